@@ -1,0 +1,134 @@
+"""The seam between the replica and any engine: plain data, and the protocol that makes it.
+
+An engine here is a table of facts and a few pure functions: how to check a request for a model,
+which command line to run, which log lines mark its phases and failures. What runs it is always
+the same: `process.EngineProcess`, over the supervisor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cluster.errors import EngineError, PermanentEngineError, TransientEngineError
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """What one replica serves, in words that hold for every engine.
+
+    `model` is a local folder or a hub id, `engine_args` goes to the engine's command line as it
+    is, `env` is added to its environment. `max_model_len` is in tokens (None: the model's own),
+    `threads` are CPU threads for one rank.
+    """
+
+    engine: str
+    model: str
+    served_model_name: str
+    tensor_parallel_size: int = 1
+    max_model_len: int | None = None
+    dtype: str = "auto"
+    engine_python: str = ""
+    threads: int = 1
+    engine_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What the coordinator granted to one replica on one node: an address, and ports by name."""
+
+    replica_id: str
+    node_id: str
+    host: str
+    ports: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """Exactly what will run. Pure data: printing it is planning.
+
+    `env` is set on top of the parent's environment, after the names in `unset_env` are removed.
+    """
+
+    argv: tuple[str, ...]
+    url: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    unset_env: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A named stretch of an engine's start.
+
+    It begins with the first output line that `begins` finds (None: with the process), and may
+    last `limit_s` seconds. `usual_cause` says what it most often means when the limit passes.
+    """
+
+    name: str
+    limit_s: float
+    begins: re.Pattern[str] | None = None
+    usual_cause: str = ""
+
+
+@dataclass(frozen=True)
+class KnownFailure:
+    """An output line (`pattern`) that tells why an engine fails.
+
+    `why` and `remedy` may use the named groups of `pattern` as `{name}`.
+    """
+
+    pattern: re.Pattern[str]
+    why: str
+    remedy: str
+    transient: bool = False
+
+    def error(self, saw: str, match: re.Match[str], tail: tuple[str, ...] = ()) -> EngineError:
+        kind = TransientEngineError if self.transient else PermanentEngineError
+        groups = {name: value or "" for name, value in match.groupdict().items()}
+        return kind(saw, self.why.format(**groups), self.remedy.format(**groups), tail)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The request that makes one real token: engines have answered /health and died on it."""
+
+    path: str
+    body: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """An engine's own counters at one moment.
+
+    `running` and `waiting` are requests, `kv_usage` is a share from 0 to 1, `tokens` counts every
+    prompt and output token since the start (it stands still when the engine does).
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    tokens: float = 0.0
+
+
+class Engine(Protocol):
+    """What Rayscend must know of an engine to run it."""
+
+    name: str
+    phases: tuple[Phase, ...]
+    failures: tuple[KnownFailure, ...]
+    port_names: tuple[str, ...]
+
+    def check(self, spec: EngineSpec) -> None:
+        """Refuse at once, with a ConfigError, what this engine could never start."""
+
+    def plan(self, spec: EngineSpec, lease: Lease) -> LaunchPlan:
+        """The command line and environment for `spec` on the leased addresses."""
+
+    def probe(self, spec: EngineSpec) -> Probe:
+        """The smallest request that yields one token."""
+
+    def stats(self, metrics: str) -> Stats:
+        """Read the engine's counters from the Prometheus text of its /metrics."""

@@ -1,0 +1,82 @@
+"""Ports: which are promised to whom, and whether one can really be bound on this machine."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from cluster.errors import TransientEngineError
+
+# Below the kernel's ephemeral ports (32768 and up), Ray Serve's direct ingress (30000-31000) and
+# above Ray's worker ports (10002-19999): nothing else in this stack picks from here.
+DEFAULT_RANGE = range(20000, 30000)
+
+
+@dataclass
+class PortLedger:
+    """Who holds which port on which node. Pure: proposing is not binding.
+
+    A node that finds a proposed port taken by a stranger says so with `avoid`, and gets another.
+    """
+
+    ports: range = DEFAULT_RANGE
+    _held: dict[str, dict[int, str]] = field(default_factory=dict)
+
+    def lease(self, node: str, holder: str, count: int, avoid: Iterable[int] = ()) -> list[int]:
+        """Give `holder` `count` ports on `node` that nobody holds.
+
+        Raises:
+            TransientEngineError: fewer than `count` are left.
+        """
+        held = self._held.setdefault(node, {})
+        shunned = set(avoid)
+        free = [port for port in self.ports if port not in held and port not in shunned][:count]
+        if len(free) < count:
+            raise TransientEngineError(
+                f"{count} ports were asked for on node {node}, {len(free)} of "
+                f"{self.ports.start}-{self.ports.stop - 1} are free",
+                remedy="stop replicas on that node, or widen the range of ports",
+            )
+        held.update(dict.fromkeys(free, holder))
+        return free
+
+    def restore(self, node: str, holder: str, ports: Sequence[int]) -> bool:
+        """Take back into the books what `holder` says it holds; False if another holds one."""
+        held = self._held.setdefault(node, {})
+        if any(held.get(port, holder) != holder for port in ports):
+            return False
+        held.update(dict.fromkeys(ports, holder))
+        return True
+
+    def release(self, holder: str) -> None:
+        for held in self._held.values():
+            for port in [port for port, who in held.items() if who == holder]:
+                del held[port]
+
+    def held(self, node: str) -> dict[int, str]:
+        """The ports in use on `node`, with their holders."""
+        return dict(self._held.get(node, {}))
+
+
+def can_bind(host: str, port: int) -> bool:
+    """Whether a server could listen on `host`:`port` now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # Servers set it too: a port in TIME_WAIT is free, a port with a listener is not.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(host: str = "127.0.0.1", near: int = 0) -> int:
+    """Return `near` if it can be bound, else the next one above it that can (0: any free one)."""
+    for port in range(near, min(near + 200, 65536)) if near else ():
+        if can_bind(host, port):
+            return port
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,1 @@
+"""What clients and Ray Serve see: configuration, gateway and replicas. Knows no device."""

@@ -1,0 +1,85 @@
+"""What `serve run app:deploy` does and says on the console where it starts Ray itself."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import httpx
+import psutil
+import ray
+from ray import serve
+from ray.serve._private.constants import SERVE_NAMESPACE
+
+from cluster.errors import ConfigError
+from cluster.ports import can_bind, free_port
+from serve_apps.config import DeployConfig
+
+_SERVE_DEFAULTS = ("127.0.0.1", 8000)
+
+
+def say(line: str) -> None:
+    """One line for the person at the console."""
+    print(f"rayscend: {line}", flush=True)
+
+
+def start_here(config: DeployConfig) -> None:
+    """Make sure the HTTP port is free, start Ray where it must be told of it, follow the start.
+
+    Raises:
+        ConfigError: the port is taken.
+    """
+    host = config.http_host
+    port = config.http_port or free_port(host)
+    if not can_bind(host, port):
+        raise ConfigError(
+            f"http_port={port}",
+            f"it is taken{_holder(port)}",
+            "stop that, or give another http_port (0 takes a free one)",
+        )
+    say("starting Ray")
+    if (host, port) != _SERVE_DEFAULTS:
+        # `serve run` has no option for them; it uses a Serve that already runs.
+        ray.init(namespace=SERVE_NAMESPACE)
+        serve.start(http_options={"host": host, "port": port})
+    url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+    model = config.models[0].name
+    threading.Thread(target=_follow, args=(url, model), daemon=True).start()
+
+
+def _follow(url: str, model: str) -> None:
+    """Say once how to reach the models, as soon as each has a replica that is ready."""
+    while not _all_ready(url):
+        time.sleep(0.3)
+    say(_invitation(url, model))
+
+
+def _all_ready(url: str) -> bool:
+    try:
+        models = httpx.get(f"{url}/health", timeout=5).json()["models"]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        # Serve and its HAProxy answer in their own ways until the gateway is there.
+        return False
+    return all(model["ready"] for model in models.values())
+
+
+def _invitation(url: str, model: str) -> str:
+    question = {"role": "user", "content": "What is the capital of France?"}
+    body = json.dumps({"model": model, "messages": [question]})
+    return (
+        f"ready at {url} — try:\n\n"
+        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        f"    -d '{body}'\n\n"
+        f"Ctrl-C stops everything."
+    )
+
+
+def _holder(port: int) -> str:
+    """` by pid 12 (name)` of whoever listens on `port`, as far as we may know."""
+    for connection in psutil.net_connections("tcp"):
+        if connection.status != psutil.CONN_LISTEN or connection.laddr[1:] != (port,):
+            continue
+        if connection.pid is not None:
+            return f" by process {connection.pid} ({psutil.Process(connection.pid).name()})"
+    return ""

