@@ -28,7 +28,7 @@ def deploy(args: Mapping[str, Any]) -> Application:
     try:
         config = check(DeployConfig.from_args(args), say=console.say)
         if command is not None and not command.params.get("address") and not ray.is_initialized():
-            console.start_here(config)
+            console.start_here(config, command.params["name"])
     except RayscendError as error:
         if command is None:
             raise

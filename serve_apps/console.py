@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
+from types import FrameType
 
 import httpx
 import psutil
@@ -24,8 +27,10 @@ def say(line: str) -> None:
     print(f"rayscend: {line}", flush=True)
 
 
-def start_here(config: DeployConfig) -> None:
+def start_here(config: DeployConfig, application: str) -> None:
     """Make sure the HTTP port is free, start Ray where it must be told of it, follow the start.
+
+    From here on, Ctrl-C deletes the `application` before it reaches `serve run`.
 
     Raises:
         ConfigError: the port is taken.
@@ -38,6 +43,7 @@ def start_here(config: DeployConfig) -> None:
             f"it is taken{_holder(port)}",
             "stop that, or give another http_port (0 takes a free one)",
         )
+    signal.signal(signal.SIGINT, _Interrupt(application))
     say("starting Ray")
     if (host, port) != _SERVE_DEFAULTS:
         # `serve run` has no option for them; it uses a Serve that already runs.
@@ -46,6 +52,35 @@ def start_here(config: DeployConfig) -> None:
     url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
     model = config.models[0].name
     threading.Thread(target=_follow, args=(url, model), daemon=True).start()
+
+
+class _Interrupt:
+    """Ctrl-C: let running requests finish, and only then let `serve run` stop.
+
+    `serve run` alone takes HAProxy away first, which cuts every stream.
+    """
+
+    def __init__(self, application: str) -> None:
+        self._application = application
+        self._asked = False
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        if self._asked or not ray.is_initialized():
+            raise KeyboardInterrupt
+        self._asked = True
+        say("running requests are finished first; Ctrl-C again stops at once")
+        threading.Thread(target=self._finish, daemon=True).start()
+
+    def _finish(self) -> None:
+        try:
+            while True:
+                try:
+                    serve.delete(self._application)
+                    break
+                except TimeoutError:
+                    continue
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def _follow(url: str, model: str) -> None:

@@ -35,6 +35,8 @@ FIXED: Mapping[str, str] = {
     "RAYSCEND_HAPROXY": get_haproxy_binary(),
     # A silent stream (a long prefill) is no dead client; the default cuts it after an hour.
     "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "86400",
+    # Every change of routes replaces the HAProxy process; the old one may finish its streams.
+    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
 }
 
 # HAProxy's files have one fixed place per machine: two servers on one host would share them.
@@ -57,7 +59,8 @@ _PORTS: Mapping[str, int] = {
 
 def apply() -> None:
     """Set in this process what is not set yet, before Ray Serve's modules read it."""
-    folder = Path(tempfile.mkdtemp(prefix="rayscend-"))
+    # Not below $TMPDIR: Serve appends a node id, and a socket's path has room for 97 characters.
+    folder = Path(tempfile.mkdtemp(prefix="rayscend-", dir="/tmp"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     settings = dict(FIXED)
     settings |= {name: str(folder / file) for name, file in _FILES.items()}

@@ -198,7 +198,8 @@ def test_a_client_that_goes_away_ends_the_engines_work(app: Cluster, stream: boo
     with httpx.Client(base_url=app.url, timeout=httpx.Timeout(60, read=3.0)) as leaving:
         if stream:
             with leaving.stream("POST", "/v1/chat/completions", json=body | {"stream": True}) as s:
-                next(s.iter_bytes())
+                pieces = s.iter_bytes()
+                next(pieces)
                 eventually(lambda: running(app, SMOL) == 1, 5)
         else:
             with pytest.raises(httpx.ReadTimeout):
