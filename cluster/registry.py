@@ -53,6 +53,7 @@ class Registry:
     number: int = 0
     _leases: dict[str, _Held] = field(default_factory=dict)
     _records: dict[str, ReplicaRecord] = field(default_factory=dict)
+    _ended: set[str] = field(default_factory=set)
     _deaths: deque[Death] = field(default_factory=lambda: deque(maxlen=200))
 
     def lease(
@@ -83,10 +84,13 @@ class Registry:
     def renew(self, record: ReplicaRecord, lease: Lease, now: float) -> bool:
         """Keep a lease alive and take the replica's word on its state.
 
-        Also how a replica comes back after the coordinator was restarted. False: another replica
-        holds one of its ports now, and this one must end.
+        Also how a replica comes back after the coordinator was restarted, or after a silence that
+        was taken for its death. False: it said itself that it died, or another replica holds one
+        of its ports now; it must end.
         """
         held = list(lease.ports.values())
+        if record.replica_id in self._ended:
+            return False
         if not self.ledger.restore(lease.node_id, lease.replica_id, held):
             return False
         self._leases[lease.replica_id] = _Held(lease, now)
@@ -100,7 +104,11 @@ class Registry:
             self.number += 1
 
     def died(self, record: ReplicaRecord, transient: bool, now: float) -> None:
-        """A replica is gone for a reason: `record.cause`. Its lease ends with it."""
+        """A replica says that it is gone, and why: `record.cause`. Its lease ends with it."""
+        self._ended.add(record.replica_id)
+        self._bury(record, transient, now)
+
+    def _bury(self, record: ReplicaRecord, transient: bool, now: float) -> None:
         self.put(replace(record, state=ReplicaState.DEAD, since=now))
         self._end_lease(record.replica_id)
         self._deaths.append(
@@ -112,6 +120,7 @@ class Registry:
     def left(self, replica_id: str) -> None:
         """A replica was stopped as planned."""
         self._end_lease(replica_id)
+        self._ended.discard(replica_id)
         if self._records.pop(replica_id, None):
             self.number += 1
 
@@ -124,7 +133,7 @@ class Registry:
                     self._end_lease(replica_id)
                     continue
                 cause = f"it stopped renewing its lease {LEASE_TTL_S:.0f} s ago"
-                self.died(replace(record, cause=cause), transient=True, now=now)
+                self._bury(replace(record, cause=cause), transient=True, now=now)
         for record in list(self._records.values()):
             if record.state is ReplicaState.DEAD and now - record.since > DEAD_SHOWN_S:
                 self.left(record.replica_id)

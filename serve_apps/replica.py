@@ -190,7 +190,7 @@ class EngineReplica:
                     await self._end(
                         PermanentEngineError(
                             f"The lease of {self._lease.host} ports "
-                            f"{sorted(self._lease.ports.values())} went to another replica"
+                            f"{sorted(self._lease.ports.values())} has ended"
                         )
                     )
             await asyncio.sleep(0.1)

@@ -96,6 +96,24 @@ def test_a_replica_whose_port_went_to_another_is_told_so() -> None:
     assert not registry.renew(record("b"), stranger, now=0.0)
 
 
+def test_the_dead_do_not_come_back_by_a_renewal_that_crossed_their_last_word() -> None:
+    registry = Registry()
+    lease = granted(registry, "a")
+    registry.died(record("a", cause="killed"), transient=True, now=1.0)
+    assert not registry.renew(record("a"), lease, now=1.1)
+    assert registry.picture(2.0).replicas[0].state is ReplicaState.DEAD
+    assert not registry.ledger.held("n1")
+
+
+def test_a_replica_that_was_only_silent_comes_back() -> None:
+    registry = Registry()
+    lease = granted(registry, "a")
+    registry.renew(record("a"), lease, now=0.0)
+    registry.expire(now=LEASE_TTL_S + 1)
+    assert registry.renew(record("a"), lease, now=LEASE_TTL_S + 2)
+    assert registry.picture(0).replicas[0].state is ReplicaState.READY
+
+
 def test_the_directory_counts_changes_and_not_repetitions() -> None:
     registry = Registry()
     lease = granted(registry, "a")
