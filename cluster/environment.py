@@ -89,6 +89,13 @@ VARIABLES: Mapping[str, Variable] = {
         Variable("VLLM_NO_USAGE_STATS", "0/1", "1", Scope.ENGINE, "no usage reports", _ALL_VLLM),
         Variable("DO_NOT_TRACK", "0/1", "1", Scope.ENGINE, "no usage reports", _ALL_VLLM),
         Variable(
+            "TORCHINDUCTOR_CACHE_DIR",
+            "folder",
+            None,
+            Scope.ENGINE,
+            "where compiled kernels are kept from one start to the next; else in Rayscend's cache",
+        ),
+        Variable(
             "HF_HUB_OFFLINE",
             "0/1",
             "1",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
 import threading
 import time
 from types import FrameType
+from typing import Any
 
 import httpx
 import psutil
@@ -84,19 +86,34 @@ class _Interrupt:
 
 
 def _follow(url: str, model: str) -> None:
-    """Say once how to reach the models, as soon as each has a replica that is ready."""
-    while not _all_ready(url):
+    """Say once how to reach the models, as soon as each has a replica that is ready.
+
+    What stands in the way of that is said again at the very end, below Ray's own words.
+    """
+    told: list[str] = []
+    atexit.register(_say_all, told)
+    while True:
+        health = _health(url)
+        if health:
+            told[:] = [state["told"] for state in health.values() if " died: " in state["told"]]
+        if health and all(state["ready"] for state in health.values()):
+            say(_invitation(url, model))
+            return
         time.sleep(0.3)
-    say(_invitation(url, model))
 
 
-def _all_ready(url: str) -> bool:
+def _say_all(lines: list[str]) -> None:
+    for line in lines:
+        say(line)
+
+
+def _health(url: str) -> dict[str, Any]:
     try:
-        models = httpx.get(f"{url}/health", timeout=5).json()["models"]
+        models: dict[str, Any] = httpx.get(f"{url}/health", timeout=5).json()["models"]
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        # Serve and its HAProxy answer in their own ways until the gateway is there.
-        return False
-    return all(model["ready"] for model in models.values())
+        # Serve and its HAProxy answer in their own ways while the gateway is not there.
+        return {}
+    return models
 
 
 def _invitation(url: str, model: str) -> str:

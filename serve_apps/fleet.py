@@ -102,6 +102,10 @@ class Fleet:
         finally:
             pool.release(replica)
 
+    def told(self, model: str) -> str:
+        """In words: how the replicas of a model are."""
+        return self._pool(model).told()
+
     def cool_down(self, replica: Replica) -> None:
         """Prefer other replicas to this one for a while."""
         self._pool(replica.record.model).cool_down(replica)
@@ -210,28 +214,28 @@ class _Pool:
             del self.waiters[waiter]
 
     def _not_ready(self) -> NoReplicaReady:
-        """Say what is known of the replicas that could have been ready."""
-        newest = {
-            r.record.state: r.record
-            for r in sorted(self.replicas.values(), key=lambda r: r.record.since)
-        }
-        for state, words in _NOT_READY.items():
-            if record := newest.get(state):
-                text = words.format(phase=record.phase or "not known", cause=record.cause)
-                break
-        else:
-            text = "has no replica that could take the request"
         return NoReplicaReady(
-            f'model "{self._model}" {text}',
+            f'model "{self._model}" {self.told()}',
             remedy="try again later",
             retry_after_s=self._limits.retry_after_s,
         )
 
+    def told(self) -> str:
+        """Say what is known of the replicas: the first state of _TOLD that some replica is in."""
+        newest = {
+            r.record.state: r.record
+            for r in sorted(self.replicas.values(), key=lambda r: r.record.since)
+        }
+        for state, words in _TOLD.items():
+            if record := newest.get(state):
+                return words.format(phase=record.phase or "not known", cause=record.cause)
+        return "has no replica"
 
-_NOT_READY = {
+
+_TOLD = {
+    ReplicaState.READY: "is ready",
     ReplicaState.STARTING: "is starting: phase {phase}",
     ReplicaState.STALLED: "has stalled: {cause}",
     ReplicaState.DRAINING: "is draining and takes no new requests",
     ReplicaState.DEAD: "has no replica; the last one died: {cause}",
 }
-"""What to say of a model without a ready replica: the first state that some replica is in."""

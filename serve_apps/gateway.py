@@ -106,7 +106,10 @@ class GatewayApp:
 
     async def _health(self, exchange: _Exchange) -> None:
         ready = {
-            model: {"ready": sum(replica.ready for replica in self._fleet.replicas(model))}
+            model: {
+                "ready": sum(replica.ready for replica in self._fleet.replicas(model)),
+                "told": f"{model} {self._fleet.told(model)}",
+            }
             for model in self._fleet.models()
         }
         healthy = any(model["ready"] for model in ready.values())

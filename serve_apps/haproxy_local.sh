@@ -4,7 +4,7 @@
 previous=
 for argument in "$@"; do
     if [ "$previous" = -f ] && [ -w "$argument" ]; then
-        sed -i -E 's/^([[:space:]]*bind )\*?:([0-9]+)$/\1127.0.0.1:\2/' "$argument"
+        sed -i -E '/^(frontend prometheus|listen stats)$/,/bind/ s/bind \*?:/bind 127.0.0.1:/' "$argument"
     fi
     previous=$argument
 done

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from serve_apps.fleet import Fleet
 from serve_apps.gateway import GatewayApp
 from serve_apps.generation import Chunk, ChunkReader, Generation, error_of, generation_of
 from serve_apps.limits import GatewayLimits
-from serve_apps.serve_settings import join_serve_log
+from serve_apps.serve_settings import advice, join_serve_log
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class Gateway:
         *deployments: DeploymentHandle[Any],
     ) -> None:
         join_serve_log()
+        if told := advice(os.environ):
+            logger.warning(told)
         self._app_name = serve.get_replica_context().app_name
         self._models = tuple(model.name for model in models)
         self._fleet = Fleet(self._models, limits)

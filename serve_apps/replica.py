@@ -33,6 +33,7 @@ TRANSIENT_TRIES = 3
 STOP_GRACE_S = 8.0
 STATS_PERIOD_S = 1.0
 _LAST_REQUESTS_S = 2.0
+_CAUSE_HEARD_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ class EngineReplica:
             await self._start()
         except RayscendError as error:
             await self._tell_death(error)
+            # Serve may tear the application down at once: first let everybody hear the cause.
+            await asyncio.sleep(_CAUSE_HEARD_S)
             raise
         self._tasks = [
             asyncio.create_task(self._die_with_engine()),
@@ -226,7 +229,7 @@ class EngineReplica:
     async def _tell_death(self, error: RayscendError) -> None:
         logger.error(f"{self._spec.served_model_name}: {error}")
         for line in getattr(error, "tail", ()):
-            logger.error(f"engine: {line}")
+            logger.error(f"engine: {line}", extra={"log_to_stderr": False})
         self._change(self._record.state, cause=str(error))
         try:
             transient = getattr(error, "transient", True)

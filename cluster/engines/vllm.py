@@ -12,6 +12,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from cluster.default_model import cache_folder
 from cluster.engines.base import (
     EngineSpec,
     KnownFailure,
@@ -212,6 +213,9 @@ class VllmEngine:
             names.append("HF_HUB_OFFLINE")
         environment = {name: engine_value(name) for name in names}
         environment["OMP_NUM_THREADS"] = str(spec.threads)
+        environment["TORCHINDUCTOR_CACHE_DIR"] = engine_value("TORCHINDUCTOR_CACHE_DIR") or str(
+            cache_folder() / "torchinductor"
+        )
         return environment | dict(spec.env)
 
     def probe(self, spec: EngineSpec) -> Probe:

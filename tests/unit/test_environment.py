@@ -16,7 +16,9 @@ SOURCES = [
     for path in (ROOT / folder).rglob("*.py")
     if path.name not in ("environment.py", "serve_settings.py")
 ]
-NAME = re.compile(r"[\"']((?:RAYSCEND|VLLM|HF|MS|XDG|OMP|SPT|DO_NOT|ASCEND|HCCL)_[A-Z_]+)[\"']")
+NAME = re.compile(
+    r"[\"']((?:RAYSCEND|VLLM|HF|MS|XDG|OMP|SPT|TORCHINDUCTOR|DO_NOT|ASCEND|HCCL)_[A-Z_]+)[\"']"
+)
 
 
 def named() -> set[str]:

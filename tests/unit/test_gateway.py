@@ -197,7 +197,10 @@ async def test_health_is_that_some_model_has_a_ready_replica(engines: int) -> No
     made = [Engine(ANSWERS) for _ in range(engines)]
     async with gateway(*made, models=("m", "n")) as front, front.client.get("/health") as response:
         assert response.status == (200 if engines else 503)
-        assert (await response.json())["models"] == {"m": {"ready": engines}, "n": {"ready": 0}}
+        assert (await response.json())["models"] == {
+            "m": {"ready": engines, "told": "m is ready" if engines else "m has no replica"},
+            "n": {"ready": 0, "told": "n has no replica"},
+        }
 
 
 async def test_failed_requests_get_one_line_without_secrets(
