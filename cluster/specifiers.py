@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -28,6 +29,7 @@ def read_version(text: str) -> Version | None:
     return None
 
 
+@functools.cache
 def fits(version: str, specifiers: str) -> bool:
     """Whether `version` is among `specifiers` (`||` is "or"; an empty one takes all)."""
     known = read_version(version)
@@ -45,13 +47,14 @@ def applies(requirements: str, stack: Stack) -> bool:
     )
 
 
-def parse_requirements(requirements: str) -> list[Requirement]:
+@functools.cache
+def parse_requirements(requirements: str) -> tuple[Requirement, ...]:
     """Split requirements at `;`.
 
     Raises:
         ValueError: one is not a name with version specifiers.
     """
     try:
-        return [Requirement(part.strip()) for part in requirements.split(";")]
+        return tuple(Requirement(part.strip()) for part in requirements.split(";"))
     except InvalidRequirement as error:
         raise ValueError(f"{requirements}: {error}") from error
