@@ -113,7 +113,7 @@ RULES = (
         Rule(
             "RUN_MODE",
             kind,
-            _PLUGIN,
+            "vllm-mindspore<0.6",
             "the plugin up to 0.5 misspells it; MindFormers serves with exactly this",
             "predict",
         )
@@ -153,8 +153,8 @@ RULES = (
     Rule(
         "RAY_CGRAPH_get_timeout",
         Kind.ADVISED,
-        _PLUGIN,
-        "Ray gives a step 10 s and ends the engine; it is read when ray.dag is imported",
+        "vllm-mindspore<0.3",
+        "Ray gives a step 10 s and ends the engine; later releases set it themselves",
         "360",
         Trait.RAY,
         f"{_ISSUES}/1238",
