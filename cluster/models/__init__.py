@@ -8,6 +8,9 @@ from cluster.models.geometry import (
     kv_bytes_per_token,
     weight_bytes,
 )
+from cluster.models.mindformers import Support, mindformers_support
+from cluster.models.predict_checks import check_predict_folder, check_predict_yaml
+from cluster.models.predict_yaml import PredictYaml, read_predict_yaml
 from cluster.models.profile import Experts, LatentAttention, ModelProfile, read_model
 from cluster.models.splits import (
     check_max_model_len,
@@ -22,13 +25,19 @@ __all__ = [
     "LatentAttention",
     "ModelProfile",
     "Parameters",
+    "PredictYaml",
+    "Support",
     "bytes_per_parameter",
     "check_max_model_len",
+    "check_predict_folder",
+    "check_predict_yaml",
     "check_tensor_parallel",
     "count_parameters",
     "kv_bytes_per_token",
     "looks_like_folder",
+    "mindformers_support",
     "read_model",
+    "read_predict_yaml",
     "tensor_parallel_obstacle",
     "tensor_parallel_obstacles",
     "tensor_parallel_sizes",
