@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cluster.layouts import GIB, Devices, Layout, Wishes, cache_budget, size_layout
-from cluster.models import ModelProfile, tensor_parallel_obstacle, tensor_parallel_sizes
+from cluster.models import ModelProfile, tensor_parallel_obstacle
 
 # What a plan makes room for when nobody says: one long sequence, in tokens.
 _USUAL_MODEL_LEN = 32768
@@ -81,16 +81,11 @@ def _layouts(profile: ModelProfile, devices: Devices, wishes: Wishes) -> Iterato
     if _refusal(profile, wishes):
         return
     tensor = wishes.tensor_parallel_size
-    tensors = [tensor] if tensor else tensor_parallel_sizes(profile)
+    tensors = [tensor] if tensor else _tensor_sizes(profile, wishes)
     pipeline = wishes.pipeline_parallel_size
     stages = range(1, profile.layers + 1)
     pipelines = [pipeline] if pipeline else [n for n in stages if profile.layers % n == 0]
-    splits = [
-        (tensor, pipeline)
-        for tensor in tensors
-        for pipeline in pipelines
-        if not _obstacle(profile, wishes, tensor)
-    ]
+    splits = [(tensor, pipeline) for tensor in tensors for pipeline in pipelines]
     for tensor, pipeline in sorted(splits, key=lambda s: (s[1] > 1, s[0] * s[1], s[1])):
         if layout := size_layout(profile, devices, wishes, tensor, pipeline):
             yield layout
@@ -112,6 +107,11 @@ def _single(layout: Layout, wishes: Wishes) -> Layout:
     if wishes.num_replicas:
         return layout
     return replace(layout, num_replicas=1, nodes=layout.replica_nodes)
+
+
+def _tensor_sizes(profile: ModelProfile, wishes: Wishes) -> list[int]:
+    sizes = range(1, profile.attention_heads + 1)
+    return [size for size in sizes if not _obstacle(profile, wishes, size)]
 
 
 def _obstacle(profile: ModelProfile, wishes: Wishes, tensor: int) -> str:
@@ -143,8 +143,7 @@ def _refusal(profile: ModelProfile, wishes: Wishes) -> str:
         return "expert_parallel is for mixtures of experts, and the model is none"
     if (pipeline := wishes.pipeline_parallel_size or 1) > profile.layers:
         return f"pipeline_parallel_size={pipeline} is more than the {profile.layers} layers"
-    sizes = tensor_parallel_sizes(profile)
-    allowed = [size for size in sizes if not _obstacle(profile, wishes, size)]
+    allowed = _tensor_sizes(profile, wishes)
     tensor = wishes.tensor_parallel_size
     if tensor and tensor not in allowed:
         listed = ", ".join(map(str, allowed)) or "none"

@@ -6,10 +6,13 @@ from cluster.errors import ConfigError
 from cluster.models.profile import ModelProfile
 
 
-def tensor_parallel_sizes(profile: ModelProfile) -> list[int]:
+def tensor_parallel_sizes(profile: ModelProfile, *, expert_parallel: bool = False) -> list[int]:
     """Every tensor parallel size that the model can be split by."""
-    sizes = range(1, profile.attention_heads + 1)
-    return [size for size in sizes if not tensor_parallel_obstacle(profile, size)]
+    return [
+        size
+        for size in range(1, profile.attention_heads + 1)
+        if not tensor_parallel_obstacle(profile, size, expert_parallel=expert_parallel)
+    ]
 
 
 def tensor_parallel_obstacles(profile: ModelProfile, up_to: int = 64) -> dict[int, str]:
@@ -48,14 +51,17 @@ def tensor_parallel_obstacle(
     return ""
 
 
-def check_tensor_parallel(profile: ModelProfile, size: int) -> None:
+def check_tensor_parallel(
+    profile: ModelProfile, size: int, *, expert_parallel: bool = False
+) -> None:
     """Refuse a tensor parallel size that the model cannot be split by.
 
     Raises:
         ConfigError: with the sizes that it can be split by.
     """
-    if obstacle := tensor_parallel_obstacle(profile, size):
-        allowed = ", ".join(map(str, tensor_parallel_sizes(profile)))
+    if obstacle := tensor_parallel_obstacle(profile, size, expert_parallel=expert_parallel):
+        sizes = tensor_parallel_sizes(profile, expert_parallel=expert_parallel)
+        allowed = ", ".join(map(str, sizes))
         raise ConfigError(
             f"tensor_parallel_size={size}", f"{profile.name} has {obstacle}", f"allowed: {allowed}"
         )

@@ -186,3 +186,11 @@ def test_mindformers_vocabulary_and_expert_parallelism_change_what_divides(
 ) -> None:
     obstacle = tensor_parallel_obstacle(_read(tmp_path, **changes), 2, **rules)
     assert obstacle == (f"{why}, which does not divide by 2" if why else "")
+
+
+def test_expert_parallelism_allows_sizes_that_cut_no_expert(tmp_path: Path) -> None:
+    profile = _read(tmp_path, num_experts=8, moe_intermediate_size=33)
+    with pytest.raises(ConfigError, match=r"moe_intermediate_size 33.*allowed: 1\."):
+        check_tensor_parallel(profile, 4)
+    check_tensor_parallel(profile, 4, expert_parallel=True)
+    assert tensor_parallel_sizes(profile, expert_parallel=True) == [1, 2, 4]

@@ -302,3 +302,14 @@ def test_ten_thousand_devices_are_planned_at_once() -> None:
     found = plan(fixture_model("Qwen3-235B-A22B"), Devices((8,) * 1250, 64)).recommended
     assert found is not None
     assert (found.num_replicas, found.nodes) == (625, 1250)
+
+
+def test_wished_expert_parallelism_opens_more_splits() -> None:
+    """Experts 100 wide cannot be cut into 8 parts, but 128 whole ones can be shared out."""
+    profile = fixture_model("Qwen3-30B-A3B")
+    assert profile.experts is not None
+    profile = replace(profile, experts=replace(profile.experts, intermediate_size=100))
+    wishes = Wishes(tensor_parallel_size=8)
+    assert plan(profile, Devices.parse("1x8x64"), wishes).smallest is None
+    whole = replace(wishes, expert_parallel=True)
+    assert plan(profile, Devices.parse("1x8x64"), whole).smallest is not None
