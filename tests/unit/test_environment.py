@@ -21,7 +21,10 @@ SOURCES = [
     for path in (ROOT / folder).rglob("*.py")
     if path.parent != TABLES and path.name != "serve_settings.py"
 ]
-FAMILIES = "RAYSCEND|VLLM|vLLM|HF|MS|XDG|OMP|SPT|TORCHINDUCTOR|DO_NOT|ASCEND|HCCL|LCAL|MINDIE|MIES|MINDFORMERS"
+FAMILIES = (
+    "RAYSCEND|VLLM|vLLM|HF|MS|XDG|OMP|SPT|TORCHINDUCTOR|DO_NOT|ASCEND|HCCL|LCAL|MINDIE|MIES"
+    "|MINDFORMERS"
+)
 NAME = re.compile(rf"[\"']((?:{FAMILIES})_[A-Z_]+)[\"']")
 
 ENGINE_SCOPES = (Scope.SHARED, Scope.PER_NODE, Scope.FORBIDDEN)
