@@ -21,7 +21,7 @@ from cluster.engines.simulated.text import tokenize
 
 SETTINGS = Settings(ttft=0.03, itl=0.02, capacity=16, kv_blocks=4096)
 PREFILL_TOKENS_PER_S = 8000
-NEWS_PERIOD_S = 1.0
+NEWS_PERIOD_S, NEWS_DELAY_S = 1.0, 0.3
 
 
 class Router(Protocol):
@@ -37,7 +37,7 @@ class Router(Protocol):
         """The turn that was sent last is answered."""
 
     def hear(self, loads: Sequence[Load], now: float) -> None:
-        """The engines' own counts, once a second."""
+        """The engines' own counts, once a second, a moment old."""
 
 
 @dataclass(eq=False)
@@ -166,8 +166,8 @@ class Simulation:
 
     def _tell(self) -> None:
         loads = [Load(len(e.running), len(e.waiting), self.now) for e in self._engines]
-        self.router.hear(loads, self.now)
-        if self._events:
+        self._at(self.now + NEWS_DELAY_S, lambda: self.router.hear(loads, self.now))
+        if len(self._events) > 1:
             self._at(self.now + NEWS_PERIOD_S, self._tell)
 
     def _ask(self, chat: Chat) -> None:
