@@ -20,6 +20,8 @@ from yarl import URL
 from cluster.errors import ReplicaLost
 from serve_apps.fleet import Fleet, Replica
 from serve_apps.limits import GatewayLimits
+from serve_apps.openai import prompt_of
+from serve_apps.prefixes import Prefix
 from serve_apps.stream import SSEEvents
 
 logger = logging.getLogger(__name__)
@@ -118,8 +120,9 @@ class Relay:
             ReplicaLost: no replica is left to try.
         """
         call = _Call(method, path, _for_engine(headers, request_id), body)
+        prefix = Prefix.of(prompt_of(path, body, Prefix.LIMIT))
         while True:
-            async with self._fleet.reserve(model, call.excluded) as replica:
+            async with self._fleet.reserve(model, call.excluded, prefix) as replica:
                 try:
                     response, first = await self._begin(replica, call)
                 except _BROKEN as error:
