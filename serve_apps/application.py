@@ -42,7 +42,7 @@ def build(config: DeployConfig) -> Application:
     """One deployment for each model, and the gateway in front of them."""
     models = config.models
     replicas = [_replicas(model, sum(other.most_replicas for other in models)) for model in models]
-    served = tuple(ServedModel(m.name, m.deployment_name, m.max_ongoing_requests) for m in models)
+    served = tuple(ServedModel(m.name, m.fewest_replicas == 0) for m in models)
     drain_s = max(model.drain_timeout_s for model in models) + STOP_GRACE_S
     gateway = cast(Deployment, Gateway).options(
         num_replicas=config.gateway_replicas or (node_count() if ray.is_initialized() else 1),

@@ -24,12 +24,19 @@ _UPSCALE_DELAY_S = 0.5
 
 
 def follow_engine_load(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-    """As many replicas as bring each to `target_ongoing_requests`."""
+    """As many replicas as bring each to `target_ongoing_requests`.
+
+    While replicas start there are not fewer: an engine's start may take longer than the delay
+    after which an idle replica goes, and would never come to its end.
+    """
     loads = (context.aggregated_metrics or {}).get(LOAD, {})
     config: AutoscalingConfig = context.config  # type: ignore[assignment]
     target = config.target_ongoing_requests
     assert target is not None
-    return math.ceil(sum(loads.values()) / target), {}
+    needed = math.ceil(sum(loads.values()) / target)
+    if context.current_num_replicas < context.target_num_replicas:
+        needed = max(needed, context.target_num_replicas)
+    return needed, {}
 
 
 def autoscaling_config(model: ModelConfig) -> AutoscalingConfig:

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -63,11 +63,19 @@ class Fleet:
     Args:
         models: the names that clients may ask for, whether a replica is there yet or not.
         limits: bounds of queue and waiting.
+        wake: for each model whose replicas may all go, what makes one come back. It is called for
+            each request that finds none.
     """
 
-    def __init__(self, models: Iterable[str], limits: GatewayLimits | None = None) -> None:
+    def __init__(
+        self,
+        models: Iterable[str],
+        limits: GatewayLimits | None = None,
+        wake: Mapping[str, Callable[[], None]] | None = None,
+    ) -> None:
         limits = limits or GatewayLimits()
-        self._pools = {model: _Pool(model, limits) for model in models}
+        wakers = wake or {}
+        self._pools = {model: _Pool(model, limits, wakers.get(model)) for model in models}
 
     def update(self, picture: Picture) -> None:
         """Take over what the directory says of this app's replicas.
@@ -149,9 +157,10 @@ class _Wish:
 class _Pool:
     """One model: its replicas, and the requests that wait for one of them to be free."""
 
-    def __init__(self, model: str, limits: GatewayLimits) -> None:
+    def __init__(self, model: str, limits: GatewayLimits, wake: Callable[[], None] | None) -> None:
         self._model = model
         self._limits = limits
+        self._wake = wake
         self._picks = itertools.count(1)
         self.replicas: dict[str, Replica] = {}
         # In order of arrival: the future that gets a replica, and which one it should be.
@@ -182,7 +191,8 @@ class _Pool:
         return [r for r in self.replicas.values() if r.ready and r.id not in excluded]
 
     async def acquire(self, wish: _Wish) -> Replica:
-        if not self.offered(wish.excluded):
+        asleep = self._asleep(wish)
+        if not asleep and not self.offered(wish.excluded):
             raise self._not_ready()
         if not self.waiters and (replica := self._take(wish)):
             return replica
@@ -193,7 +203,13 @@ class _Pool:
                 "try again later, or add replicas",
                 retry_after_s=self._limits.retry_after_s,
             )
-        return await self._wait(wish)
+        if asleep and self._wake:
+            self._wake()
+        return await self._wait(wish, asleep)
+
+    def _asleep(self, wish: _Wish) -> bool:
+        """Whether there is no replica because nobody asked for a while: one can be had."""
+        return self._wake is not None and not wish.excluded and not self.offered(())
 
     def release(self, replica: Replica) -> None:
         replica.requests.closed()
@@ -211,10 +227,10 @@ class _Pool:
             replica.last_picked = next(self._picks)
         return replica
 
-    async def _wait(self, wish: _Wish) -> Replica:
+    async def _wait(self, wish: _Wish, asleep: bool) -> Replica:
         waiter: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
         self.waiters[waiter] = wish
-        limit = self._limits.queue_timeout_s
+        limit = self._limits.wake_timeout_s if asleep else self._limits.queue_timeout_s
         try:
             async with asyncio.timeout(limit):
                 return await waiter
@@ -224,8 +240,11 @@ class _Pool:
             if waiter.done() and not waiter.cancelled() and not waiter.exception():
                 self.release(waiter.result())
             if isinstance(error, TimeoutError):
+                told = f'every replica of model "{self._model}" was busy for {limit:g} s'
+                if asleep:
+                    told = f'model "{self._model}" did not wake in {limit:g} s: it {self.told()}'
                 raise NoReplicaReady(
-                    f'every replica of model "{self._model}" was busy for {limit:g} s',
+                    told,
                     remedy="try again later, or add replicas",
                     retry_after_s=self._limits.retry_after_s,
                 ) from None
@@ -235,6 +254,8 @@ class _Pool:
         for waiter, wish in tuple(self.waiters.items()):
             if waiter.done():  # its client has just left
                 continue
+            if self._asleep(wish):
+                break
             if not self.offered(wish.excluded):
                 waiter.set_exception(self._not_ready())
             elif replica := self._take(wish):

@@ -31,11 +31,31 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model of this application, and the deployment whose replicas serve it."""
+    """A model of this application, and whether all of its replicas may go (min_replicas 0)."""
 
     name: str
-    deployment: str
-    max_ongoing_requests: int
+    may_sleep: bool
+
+
+class _Waker:
+    """Makes Serve start a replica where there is none: by a call that waits for one.
+
+    One call is enough for all who wait (Serve scales from zero by the calls at its handles).
+    """
+
+    def __init__(self, deployment: DeploymentHandle[Any]) -> None:
+        self._deployment = deployment
+        self._call: asyncio.Task[None] | None = None
+
+    def __call__(self) -> None:
+        if self._call is None or self._call.done():
+            self._call = asyncio.create_task(self._wait())
+
+    async def _wait(self) -> None:
+        try:
+            await self._deployment.wake.remote()
+        except Exception as error:
+            logger.warning(f"{self._deployment.deployment_name} could not be woken: {error}")
 
 
 @serve.deployment(
@@ -62,7 +82,12 @@ class Gateway:
             logger.warning(told)
         self._app_name = serve.get_replica_context().app_name
         self._models = tuple(model.name for model in models)
-        self._fleet = Fleet(self._models, limits)
+        wakers = {
+            model.name: _Waker(deployment)
+            for model, deployment in zip(models, deployments, strict=True)
+            if model.may_sleep
+        }
+        self._fleet = Fleet(self._models, limits, wakers)
         self._app = GatewayApp(self._fleet, limits, echo_request_id=False)
         self._watch = asyncio.get_running_loop().create_task(self._follow())
 

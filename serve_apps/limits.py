@@ -21,6 +21,8 @@ class GatewayLimits:
         max_json_depth: arrays and objects in one another; a deeper body is refused with 400.
         max_queued_requests: how many may wait for one model; the next one is refused with 429.
         queue_timeout_s: how long one may wait for a free replica before it is refused with 503.
+        wake_timeout_s: how long one may wait for the first replica of a model that has none at the
+            moment (min_replicas 0), its engine's start included, before it is refused with 503.
         connect_timeout_s: how long an engine may take to accept a connection.
         max_attempts: on how many broken connections one request may be lost before it is given
             up with 502. Not more than a few: the request itself may be what kills the engine.
@@ -33,6 +35,7 @@ class GatewayLimits:
     max_json_depth: Count = 128
     max_queued_requests: Annotated[int, Ge(0)] = 1024
     queue_timeout_s: Seconds = 60.0
+    wake_timeout_s: Seconds = 600.0
     connect_timeout_s: Seconds = 2.0
     max_attempts: Count = 3
     retry_after_s: Seconds = 1.0

@@ -277,3 +277,33 @@ async def test_a_stalled_replica_gets_at_most_a_tenth_of_requests(load: Load) ->
     await load(request, 500)
     assert counts["good"] >= 0.9 * counts.total()
     assert in_flight(two) == 0
+
+
+async def test_a_model_that_sleeps_is_woken_and_its_requests_wait() -> None:
+    woken: list[str] = []
+    sleeper = Fleet(["m"], wake={"m": lambda: woken.append("m")})
+
+    async def ask() -> str:
+        async with sleeper.reserve("m") as replica:
+            return replica.id
+
+    waiting = [asyncio.create_task(ask()) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    assert woken
+    assert sleeper.queued("m") == 3
+    sleeper.update(Picture("e", 1, True, (record("a", ReplicaState.STARTING),)))
+    await asyncio.sleep(0.01)
+    assert sleeper.queued("m") == 3
+    sleeper.update(Picture("e", 2, True, (record("a"),)))
+    assert await asyncio.gather(*waiting) == ["a"] * 3
+
+
+async def test_a_wake_has_a_limit_that_is_told_with_what_was_last_seen() -> None:
+    sleeper = Fleet(["m"], GatewayLimits(wake_timeout_s=0.05), wake={"m": lambda: None})
+    starting = record("a", ReplicaState.STARTING, phase="loading weights")
+    sleeper.update(Picture("e", 1, True, (starting,)))
+    with pytest.raises(NoReplicaReady, match=r"did not wake in 0.05 s: .*loading weights") as told:
+        async with sleeper.reserve("m"):
+            pass
+    assert told.value.retry_after_s
+    assert sleeper.queued("m") == 0
