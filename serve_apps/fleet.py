@@ -43,6 +43,11 @@ class Replica:
     def ready(self) -> bool:
         return self.record.state is ReplicaState.READY
 
+    @property
+    def has_engine(self) -> bool:
+        """Whether an engine server should answer at the replica's URL, in good health or not."""
+        return bool(self.record.url) and self.record.state is not ReplicaState.DEAD
+
 
 class Fleet:
     """The replicas of one app by model, with a bounded first-come queue for each model.

@@ -6,9 +6,11 @@ counts stand once.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from yarl import URL
 from cluster.errors import ReplicaLost
 from serve_apps.fleet import Fleet, Replica
 from serve_apps.limits import GatewayLimits
+from serve_apps.observer import Observer, RequestTrace
 from serve_apps.stream import SSEEvents
 
 logger = logging.getLogger(__name__)
@@ -38,6 +41,7 @@ _NOT_FOR_ENGINES = _HOP_BY_HOP | frozenset(
 # The server in front of the client writes its own.
 _NOT_FOR_CLIENTS = _HOP_BY_HOP | frozenset(b"date server x-request-id".split())
 
+_PLAIN = [("accept-encoding", "identity")]
 _JSON: Headers = [(b"content-type", b"application/json")]
 _NO_AUTO_HEADERS = ("accept", "accept-encoding", "content-type", "user-agent")
 
@@ -77,14 +81,16 @@ class _Call:
     excluded: set[str] = field(default_factory=set)
     breaks: int = 0
     on_used_connection: bool = False
+    tried: bool = False
 
 
 class Relay:
     """Connections from one gateway process to the engine servers of its fleet."""
 
-    def __init__(self, fleet: Fleet, limits: GatewayLimits) -> None:
+    def __init__(self, fleet: Fleet, limits: GatewayLimits, observer: Observer) -> None:
         self._fleet = fleet
         self._limits = limits
+        self._observer = observer
         self._connections: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
@@ -117,20 +123,40 @@ class Relay:
             ModelNotFound, QueueFull, NoReplicaReady: as `Fleet.reserve`.
             ReplicaLost: no replica is left to try.
         """
+        self._fleet.replicas(model)  # A name that a client invented is nobody's request.
         call = _Call(method, path, _for_engine(headers, request_id), body)
-        while True:
-            async with self._fleet.reserve(model, call.excluded) as replica:
-                try:
-                    response, first = await self._begin(replica, call)
-                except _BROKEN as error:
-                    logger.warning("%s: replica %s: %s", request_id, replica.id, _words(error))
-                    self._blame(replica, call, error)
-                    continue
-                try:
-                    yield self._answer(replica, response, first)
-                    return
-                finally:
-                    response.close()
+        with self._observer.following(model) as trace:
+            while True:
+                asked = time.monotonic()
+                async with self._fleet.reserve(model, call.excluded) as replica:
+                    trace.queued_s += time.monotonic() - asked
+                    self._observer.picked(model, "retry" if call.tried else "least_loaded")
+                    try:
+                        response, first = await self._begin(replica, call)
+                    except _BROKEN as error:
+                        logger.warning("%s: replica %s: %s", request_id, replica.id, _words(error))
+                        self._blame(replica, call, error)
+                        continue
+                    try:
+                        yield self._answer(replica, response, first, trace)
+                        return
+                    finally:
+                        response.close()
+
+    async def ask(self, replica: Replica, path: str, limit_s: float) -> str:
+        """GET a text from an engine itself, which is no request of a client's.
+
+        Raises:
+            OSError: it did not answer with a text within `limit_s` seconds.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                response, first = await self._begin(replica, _Call("GET", path, _PLAIN, b""))
+                async with response:
+                    response.raise_for_status()
+                    return (first + await response.content.read()).decode()
+        except (aiohttp.ClientError, UnicodeDecodeError) as error:
+            raise OSError(f"{replica.record.url}{path}: {_words(error)}") from error
 
     async def close(self) -> None:
         """Close every connection."""
@@ -139,7 +165,7 @@ class Relay:
 
     async def _begin(self, replica: Replica, call: _Call) -> tuple[aiohttp.ClientResponse, bytes]:
         """Return the response and the first piece of its body."""
-        call.on_used_connection = False
+        call.tried, call.on_used_connection = True, False
         response = await self._session().request(
             call.method,
             URL(replica.record.url.rstrip("/") + call.path, encoded=True),
@@ -167,14 +193,22 @@ class Relay:
         if call.breaks >= self._limits.max_attempts or not others:
             raise _lost(replica, "before it answered", error) from error
 
-    def _answer(self, replica: Replica, response: aiohttp.ClientResponse, first: bytes) -> Answer:
+    def _answer(
+        self,
+        replica: Replica,
+        response: aiohttp.ClientResponse,
+        first: bytes,
+        trace: RequestTrace,
+    ) -> Answer:
         is_stream = _is_stream(response)
+        trace.first = time.monotonic() if is_stream else 0.0
+        trace.outcome = "engine_error" if response.status >= 400 else ""
         pieces = self._pieces(replica, response, first)
         drop = _NOT_FOR_CLIENTS | ({b"content-length"} if is_stream else set())
         return Answer(
             status=response.status,
             headers=_end_to_end(response.raw_headers, drop),
-            body=_whole_events(replica, pieces) if is_stream else pieces,
+            body=_whole_events(replica, pieces, trace) if is_stream else pieces,
             is_stream=is_stream,
             replica_id=replica.id,
         )
@@ -232,16 +266,23 @@ def _is_stream(response: aiohttp.ClientResponse) -> bool:
     return response.content_type == "text/event-stream"
 
 
-async def _whole_events(replica: Replica, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _whole_events(
+    replica: Replica, pieces: AsyncIterator[bytes], trace: RequestTrace
+) -> AsyncIterator[bytes]:
     decoder = SSEEvents()
-    async for data in pieces:
-        if events := decoder.decode(data):
-            yield events
-    tail = decoder.flush()
-    if tail.endswith(b"\n"):
-        yield tail
-    elif tail:
-        raise _lost(replica, "in the middle of an event", EOFError())
+    try:
+        async for data in pieces:
+            if events := decoder.decode(data):
+                trace.saw(events)
+                yield events
+        tail = decoder.flush()
+        if tail.endswith(b"\n"):
+            yield tail
+        elif tail:
+            raise _lost(replica, "in the middle of an event", EOFError())
+    except ReplicaLost as error:  # who has begun a stream ends it in good order all the same
+        trace.outcome = error.code
+        raise
 
 
 def _end_to_end(headers: Headers, drop: Collection[bytes]) -> Headers:

@@ -1,0 +1,96 @@
+"""What a gateway tells its observer, and what it answers on /metrics."""
+
+from __future__ import annotations
+
+import aiohttp
+import pytest
+
+from serve_apps.observer import Observer, RequestTrace
+from tests.unit.gateway_rig import (
+    ANSWERS,
+    BODY,
+    EVENTS,
+    STREAM_HEAD,
+    Engine,
+    Script,
+    breaks,
+    chunk,
+    gateway,
+    hangs,
+    record,
+    refused_url,
+    says,
+    stream,
+    until,
+    whole,
+)
+
+
+async def test_metrics_are_those_of_every_engine_that_answers() -> None:
+    text = b'# HELP x X.\n# TYPE x counter\nx{a="b"} 1\n'
+    speaks = Engine(says(whole(text, kind="text/plain")))
+    refuses = Engine(says(whole(b"{}", "500 Oops")))
+    away = record("r2", refused_url())
+    async with (
+        gateway(speaks, refuses, records=(away,)) as served,
+        served.client.get("/metrics") as response,
+    ):
+        page = await response.text()
+        assert response.status == 200
+        assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'x{model="m",replica="r0",a="b"} 1' in page
+    for replica, up in (("r0", 1), ("r1", 0), ("r2", 0)):
+        assert f'rayscend_engine_up{{model="m",replica="{replica}"}} {up}' in page
+    assert page.count("# TYPE rayscend_engine_up") == 1
+    assert speaks.requests[0].headers["accept-encoding"] == "identity"
+
+
+class Told(Observer):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[str] = []
+        self.picks: list[str] = []
+        self.statuses: list[int] = []
+
+    def finished(self, trace: RequestTrace) -> None:
+        self.outcomes.append(trace.outcome)
+
+    def picked(self, model: str, reason: str) -> None:
+        self.picks.append(reason)
+
+    def answered(self, status: int) -> None:
+        self.statuses.append(status)
+
+
+@pytest.mark.parametrize(
+    ("scripts", "body", "outcomes", "picks", "status"),
+    [
+        ([says(*stream(EVENTS))], BODY, ["ok"], ["least_loaded"], 200),
+        ([ANSWERS], BODY, ["ok"], ["least_loaded"], 200),
+        ([says(whole(b"{}", "400 No"))], BODY, ["engine_error"], ["least_loaded"], 400),
+        ([breaks(), ANSWERS], BODY, ["ok"], ["least_loaded", "retry"], 200),
+        ([breaks()], BODY, ["replica_lost"], ["least_loaded"], 502),
+        ([breaks(STREAM_HEAD, chunk(EVENTS))], BODY, ["replica_lost"], ["least_loaded"], 200),
+        ([ANSWERS], b'{"model": "unknown"}', [], [], 404),
+        ([ANSWERS], b"no json", [], [], 400),
+    ],
+)
+async def test_the_observer_is_told_how_each_request_ends(
+    scripts: list[Script], body: bytes, outcomes: list[str], picks: list[str], status: int
+) -> None:
+    told = Told()
+    async with gateway(*map(Engine, scripts), observer=told) as served:
+        await served.post(body)
+        await until(lambda: bool(told.statuses))
+    assert (told.outcomes, told.picks, told.statuses) == (outcomes, picks, [status])
+
+
+async def test_the_observer_is_told_of_a_client_that_goes_away() -> None:
+    told = Told()
+    engine = Engine(hangs())
+    async with gateway(engine, observer=told) as served:
+        with pytest.raises(TimeoutError):
+            await served.post(timeout=aiohttp.ClientTimeout(total=0.2))
+        await until(lambda: bool(told.statuses))
+    assert (told.outcomes, told.statuses) == (["client_gone"], [499])
