@@ -24,7 +24,10 @@ from cluster.engines.process import EngineEvent, EngineProcess, PhaseStarted, Re
 from cluster.errors import EngineError, PermanentEngineError, RayscendError
 from cluster.nodes import engine_host, serve_log_folder
 from cluster.registry import RENEW_PERIOD_S
+from serve_apps.metrics import Source
 from serve_apps.progress import Progress
+from serve_apps.ray_metrics import RaySink
+from serve_apps.recorder import ReplicaMetrics
 from serve_apps.serve_settings import join_serve_log
 
 logger = logging.getLogger(__name__)
@@ -71,6 +74,7 @@ class EngineReplica:
         self._engine = engine_named(spec.engine)
         self._coordinator = CoordinatorClient()
         self._progress = Progress(settings.stall_after_s, settings.stall_limit_s)
+        self._metrics = ReplicaMetrics(RaySink(Source.REPLICA), spec.served_model_name)
         self._process: EngineProcess | None = None
         self._lease: Lease | None = None
         self._record = ReplicaRecord(
@@ -206,6 +210,7 @@ class EngineReplica:
                 stats = await self._process.stats()
             except (OSError, ValueError):
                 continue
+            self._metrics.update(stats)
             self._progress.update(stats, time.monotonic())
             if self._progress.stalled and self._record.state is ReplicaState.READY:
                 logger.warning(f"{self._progress.told} New requests go elsewhere.")
