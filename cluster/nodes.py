@@ -8,14 +8,14 @@ import ray
 from ray.serve._private.logging_utils import get_serve_logs_dir
 
 
-def is_single_node() -> bool:
-    """Whether the cluster has one node only."""
-    return sum(1 for node in ray.nodes() if node["Alive"]) <= 1
+def node_count() -> int:
+    """How many nodes of the cluster are alive."""
+    return sum(1 for node in ray.nodes() if node["Alive"])
 
 
 def engine_host() -> str:
     """The address an engine on this node listens on: loopback unless other nodes must reach it."""
-    return "127.0.0.1" if is_single_node() else str(ray.util.get_node_ip_address())
+    return "127.0.0.1" if node_count() <= 1 else str(ray.util.get_node_ip_address())
 
 
 def serve_log_folder() -> Path:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import random
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+import psutil
 
 from cluster.errors import TransientEngineError
 
@@ -18,9 +23,12 @@ class PortLedger:
     """Who holds which port on which node. Pure: proposing is not binding.
 
     A node that finds a proposed port taken by a stranger says so with `avoid`, and gets another.
+    Proposals begin at `first`, by default anywhere in the range: other clusters on the same host
+    have ledgers of their own, and would propose the same ports at the same time.
     """
 
     ports: range = DEFAULT_RANGE
+    first: int | None = None
     _held: dict[str, dict[int, str]] = field(default_factory=dict)
 
     def lease(self, node: str, holder: str, count: int, avoid: Iterable[int] = ()) -> list[int]:
@@ -31,7 +39,11 @@ class PortLedger:
         """
         held = self._held.setdefault(node, {})
         shunned = set(avoid)
-        free = [port for port in self.ports if port not in held and port not in shunned][:count]
+        start = self.ports.index(self._begin())
+        order = itertools.chain(self.ports[start:], self.ports[:start])
+        free = list(
+            itertools.islice((p for p in order if p not in held and p not in shunned), count)
+        )
         if len(free) < count:
             raise TransientEngineError(
                 f"{count} ports were asked for on node {node}, {len(free)} of "
@@ -40,6 +52,11 @@ class PortLedger:
             )
         held.update(dict.fromkeys(free, holder))
         return free
+
+    def _begin(self) -> int:
+        if self.first is None:
+            self.first = random.choice(self.ports)
+        return self.first
 
     def restore(self, node: str, holder: str, ports: Sequence[int]) -> bool:
         """Take back into the books what `holder` says it holds; False if another holds one."""
@@ -70,6 +87,20 @@ def can_bind(host: str, port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def listeners(port: int) -> dict[int, str]:
+    """The processes that listen on `port` on this machine, by pid, with their names.
+
+    Only those that we may know of: without root, those of other users are left out.
+    """
+    found = {}
+    for connection in psutil.net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if connection.pid is not None:
+                    found[connection.pid] = psutil.Process(connection.pid).name()
+    return found
 
 
 def free_port(host: str = "127.0.0.1", near: int = 0) -> int:

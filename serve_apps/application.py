@@ -11,7 +11,9 @@ import ray
 from ray.serve import Application, Deployment
 
 from cluster.errors import RayscendError
+from cluster.nodes import node_count
 from serve_apps import console
+from serve_apps.autoscaling import autoscaling_config
 from serve_apps.check import check
 from serve_apps.config import DeployConfig, ModelConfig
 from serve_apps.ingress import Gateway, ServedModel
@@ -39,10 +41,13 @@ def deploy(args: Mapping[str, Any]) -> Application:
 def build(config: DeployConfig) -> Application:
     """One deployment for each model, and the gateway in front of them."""
     models = config.models
-    replicas = [_replicas(model, sum(other.num_replicas for other in models)) for model in models]
+    replicas = [_replicas(model, sum(other.most_replicas for other in models)) for model in models]
     served = tuple(ServedModel(m.name, m.deployment_name, m.max_ongoing_requests) for m in models)
     drain_s = max(model.drain_timeout_s for model in models) + STOP_GRACE_S
-    gateway = cast(Deployment, Gateway).options(graceful_shutdown_timeout_s=drain_s)
+    gateway = cast(Deployment, Gateway).options(
+        num_replicas=config.gateway_replicas or (node_count() if ray.is_initialized() else 1),
+        graceful_shutdown_timeout_s=drain_s,
+    )
     return gateway.bind(served, config.gateway, *replicas)
 
 
@@ -54,11 +59,14 @@ def _replicas(model: ModelConfig, sharers: int) -> Application:
         stall_limit_s=model.stall_limit_s,
         sharers=sharers,
     )
+    scale: dict[str, Any] = {"num_replicas": model.most_replicas}
+    if model.max_replicas is not None:
+        scale = {"autoscaling_config": autoscaling_config(model)}
     deployment = cast(Deployment, EngineReplica).options(
         name=model.deployment_name,
-        num_replicas=model.num_replicas,
         graceful_shutdown_timeout_s=model.drain_timeout_s + 2 * STOP_GRACE_S,
         ray_actor_options={"num_cpus": model.num_cpus},
+        **scale,
     )
     return deployment.bind(model.spec(), settings)
 

@@ -13,7 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from cluster.engines import ENGINES, EngineSpec
@@ -57,9 +64,15 @@ class ModelConfig(_Strict):
     tensor_parallel_size: int = Field(1, ge=1, description="Ranks that share one replica.")
     max_model_len: int | None = Field(None, ge=1, description="Tokens of prompt plus answer.")
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
-    num_replicas: int = Field(1, ge=1, description="How many replicas Ray Serve keeps.")
-    min_replicas: int | None = None
-    max_replicas: int | None = None
+    num_replicas: int | None = Field(None, ge=1, description="How many replicas Ray Serve keeps.")
+    min_replicas: int | None = Field(None, ge=0, description="Autoscaling: at least so many.")
+    max_replicas: int | None = Field(None, ge=1, description="Autoscaling: at most so many.")
+    target_ongoing_requests: float = Field(
+        16, gt=0, description="Autoscaling: requests that one replica should have at once."
+    )
+    downscale_delay_s: float = Field(
+        60, ge=0, description="Autoscaling: how long a replica must be too many before it goes."
+    )
     engine_python: str = Field("", description="The interpreter that runs the engine.")
     engine_args: Annotated[tuple[str, ...], BeforeValidator(_arguments)] = Field(
         (), description="Goes to the engine's command line as it is."
@@ -81,12 +94,38 @@ class ModelConfig(_Strict):
         120, gt=0, description="Work but no token for so long: the replica is replaced."
     )
 
+    @model_validator(mode="after")
+    def _replicas_agree(self) -> ModelConfig:
+        if self.max_replicas is None:
+            if self.min_replicas is not None:
+                raise ValueError("min_replicas needs max_replicas beside it")
+            return self
+        if self.num_replicas is not None:
+            raise ValueError("num_replicas and max_replicas exclude each other")
+        if self.fewest_replicas > self.max_replicas:
+            raise ValueError(
+                f"min_replicas={self.min_replicas} is more than max_replicas={self.max_replicas}"
+            )
+        return self
+
     @property
     def name(self) -> str:
         """The name that clients ask for."""
         if self.served_model_name:
             return self.served_model_name
         return Path(self.model).expanduser().name if looks_like_folder(self.model) else self.model
+
+    @property
+    def fewest_replicas(self) -> int:
+        """How many replicas there are at least; 0 where they may all go."""
+        if self.max_replicas is None:
+            return self.most_replicas
+        return 1 if self.min_replicas is None else self.min_replicas
+
+    @property
+    def most_replicas(self) -> int:
+        """How many replicas there can be at once."""
+        return self.max_replicas or self.num_replicas or 1
 
     @property
     def deployment_name(self) -> str:
@@ -118,6 +157,9 @@ class DeployConfig(_Strict):
         (ModelConfig(),), min_length=1
     )
     gateway: Annotated[GatewayLimits, BeforeValidator(_json)] = Field(default_factory=GatewayLimits)
+    gateway_replicas: int | None = Field(
+        None, ge=1, description="Gateway processes; else one a node of the running cluster."
+    )
     http_host: str = Field(
         "127.0.0.1", description="Where `serve run` listens when it starts Ray itself."
     )
@@ -157,13 +199,6 @@ class DeployConfig(_Strict):
                         "clients could not tell the two apart",
                         "give each its own served_model_name",
                     )
-        for model in self.models:
-            if model.min_replicas is not None or model.max_replicas is not None:
-                raise ConfigError(
-                    f"min_replicas={model.min_replicas} max_replicas={model.max_replicas}",
-                    "autoscaling is not available yet",
-                    "use num_replicas",
-                )
 
 
 def _told(detail: ErrorDetails) -> str:

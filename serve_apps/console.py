@@ -12,13 +12,14 @@ from types import FrameType
 from typing import Any
 
 import httpx
-import psutil
 import ray
 from ray import serve
 from ray.serve._private.constants import SERVE_NAMESPACE
 
+from cluster.coordinator import NAME, NAMESPACE
+from cluster.directory import Picture, ReplicaRecord, ReplicaState
 from cluster.errors import ConfigError
-from cluster.ports import can_bind, free_port
+from cluster.ports import can_bind, free_port, listeners
 from serve_apps.config import DeployConfig
 
 _SERVE_DEFAULTS = ("127.0.0.1", 8000)
@@ -40,9 +41,10 @@ def start_here(config: DeployConfig, application: str) -> None:
     host = config.http_host
     port = config.http_port or free_port(host)
     if not can_bind(host, port):
+        holders = [f" by process {pid} ({name})" for pid, name in listeners(port).items()]
         raise ConfigError(
             f"http_port={port}",
-            f"it is taken{_holder(port)}",
+            f"it is taken{','.join(holders)}",
             "stop that, or give another http_port (0 takes a free one)",
         )
     signal.signal(signal.SIGINT, _Interrupt(application))
@@ -52,8 +54,8 @@ def start_here(config: DeployConfig, application: str) -> None:
         ray.init(namespace=SERVE_NAMESPACE)
         serve.start(http_options={"host": host, "port": port})
     url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
-    model = config.models[0].name
-    threading.Thread(target=_follow, args=(url, model), daemon=True).start()
+    follower = _Follower(url, tuple(model.name for model in config.models))
+    threading.Thread(target=follower.run, daemon=True).start()
 
 
 class _Interrupt:
@@ -85,53 +87,73 @@ class _Interrupt:
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def _follow(url: str, model: str) -> None:
-    """Say once how to reach the models, as soon as each has a replica that is ready.
+class _Follower:
+    """Says what becomes of the replicas, and once, when all models answer, how to reach them.
 
     What stands in the way of that is said again at the very end, below Ray's own words.
     """
-    told: list[str] = []
-    atexit.register(_say_all, told)
-    while True:
-        health = _health(url)
-        if health:
-            told[:] = [state["told"] for state in health.values() if " died: " in state["told"]]
-        if health and all(state["ready"] for state in health.values()):
-            say(_invitation(url, model))
-            return
-        time.sleep(0.3)
+
+    def __init__(self, url: str, models: tuple[str, ...]) -> None:
+        self._url, self._models = url, models
+        self._seen: dict[str, tuple[ReplicaRecord, float]] = {}
+        self._causes: list[str] = []
+
+    def run(self) -> None:
+        atexit.register(self._say_cause)
+        while not self._ready():
+            self._look()
+            time.sleep(0.2)
+        self._look()
+        self._causes.clear()
+        say(_invitation(self._url, self._models[0]))
+        while True:
+            self._look()
+            time.sleep(0.5)
+
+    def _say_cause(self) -> None:
+        if self._causes:
+            say(self._causes[-1])
+
+    def _look(self) -> None:
+        for record in _picture().replicas:
+            before, since = self._seen.get(record.replica_id, (None, 0.0))
+            if before and (before.state, before.phase) == (record.state, record.phase):
+                continue
+            now = time.monotonic()
+            self._seen[record.replica_id] = record, now
+            took = f" ({before.phase}: {now - since:.1f} s)" if before and before.phase else ""
+            name = f"{record.model} ({record.replica_id})"
+            line = f"{name}: {record.phase or record.cause or record.state}{took}"
+            if record.state is ReplicaState.DEAD:
+                line = f"{name} died: {record.cause}"
+                self._causes.append(line)
+            say(line)
+
+    def _ready(self) -> bool:
+        try:
+            models = httpx.get(f"{self._url}/health", timeout=5).json()["models"]
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            # Serve and its HAProxy answer in their own ways while the gateway is not there.
+            return False
+        return all(models.get(model, {}).get("ready") for model in self._models)
 
 
-def _say_all(lines: list[str]) -> None:
-    for line in lines:
-        say(line)
-
-
-def _health(url: str) -> dict[str, Any]:
+def _picture() -> Picture:
     try:
-        models: dict[str, Any] = httpx.get(f"{url}/health", timeout=5).json()["models"]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        # Serve and its HAProxy answer in their own ways while the gateway is not there.
-        return {}
-    return models
+        coordinator: Any = ray.get_actor(NAME, NAMESPACE)
+        picture: Picture = ray.get(coordinator.picture.remote(), timeout=5)
+    except Exception:
+        # Ray or the coordinator is not there yet, or is leaving: both are Ray's to report.
+        return Picture()
+    return picture
 
 
 def _invitation(url: str, model: str) -> str:
     question = {"role": "user", "content": "What is the capital of France?"}
-    body = json.dumps({"model": model, "messages": [question]})
+    body = json.dumps({"model": model, "temperature": 0, "messages": [question]})
     return (
         f"ready at {url} — try:\n\n"
         f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
         f"    -d '{body}'\n\n"
         f"Ctrl-C stops everything."
     )
-
-
-def _holder(port: int) -> str:
-    """` by pid 12 (name)` of whoever listens on `port`, as far as we may know."""
-    for connection in psutil.net_connections("tcp"):
-        if connection.status != psutil.CONN_LISTEN or connection.laddr[1:] != (port,):
-            continue
-        if connection.pid is not None:
-            return f" by process {connection.pid} ({psutil.Process(connection.pid).name()})"
-    return ""

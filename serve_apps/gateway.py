@@ -91,6 +91,8 @@ class GatewayApp:
     async def _http(self, exchange: _Exchange) -> None:
         try:
             await self._respond(exchange)
+            if not exchange.told:
+                logger.info("%s done", exchange, extra={"log_to_stderr": False})
         except _ClientGone:
             logger.info("%s the client went away", exchange)
         except RequestError as error:
@@ -204,6 +206,7 @@ class _Exchange:
         self._echo_request_id = echo_request_id
         self._receive, self._send = receive, send
         self.status = 0  # until the answer begins
+        self.told = False
         self.method: str = scope["method"]
         self.path: str = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
         query = scope.get("query_string", b"").decode("latin-1")
@@ -296,6 +299,7 @@ class _Exchange:
 
     def log(self, status: int, text: str) -> None:
         """Write the one line that a failed request gets; never anything of a body."""
+        self.told = True
         level = logging.WARNING if status >= 500 else logging.INFO
         # The text may name what the client sent: it must not begin a line of its own.
         line = "".join(char if char.isprintable() else " " for char in text)

@@ -47,6 +47,8 @@ class ServedModel:
     health_check_period_s=1,
     health_check_timeout_s=30,
     ray_actor_options={"num_cpus": 0},
+    # The gateway's own lines name the path, the replica and what went wrong.
+    logging_config={"enable_access_log": False},
 )
 @serve.ingress()
 class Gateway:

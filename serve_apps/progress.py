@@ -35,6 +35,11 @@ class Progress:
         self._last, self._now = stats, now
 
     @property
+    def load(self) -> int:
+        """Requests that the engine runs or lets wait."""
+        return self._last.running + self._last.waiting if self._last else 0
+
+    @property
     def standing_s(self) -> float:
         """Seconds since the last sign of progress while there was work."""
         return self._now - self._moved

@@ -24,6 +24,7 @@ from cluster.engines.process import EngineEvent, EngineProcess, PhaseStarted, Re
 from cluster.errors import EngineError, PermanentEngineError, RayscendError
 from cluster.nodes import engine_host, serve_log_folder
 from cluster.registry import RENEW_PERIOD_S
+from serve_apps.autoscaling import LOAD
 from serve_apps.metrics import Source
 from serve_apps.progress import Progress
 from serve_apps.ray_metrics import RaySink
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 TRANSIENT_TRIES = 3
 STOP_GRACE_S = 8.0
-STATS_PERIOD_S = 1.0
+STATS_PERIOD_S = 0.5
 _LAST_REQUESTS_S = 2.0
 _CAUSE_HEARD_S = 1.0
 
@@ -111,6 +112,13 @@ class EngineReplica:
         """Called by Serve. Health is progress: an engine with work that yields nothing is ill."""
         if self._progress.ill:
             raise RuntimeError(self._progress.told)
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Called by Serve: what the engine has to do (see autoscaling.py)."""
+        return {LOAD: float(self._progress.load)}
+
+    async def wake(self) -> None:
+        """Nothing: a call that waits for a replica makes Serve start one where there is none."""
 
     async def __del__(self) -> None:
         """Drain, then stop: Serve awaits this up to graceful_shutdown_timeout_s."""

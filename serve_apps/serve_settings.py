@@ -28,6 +28,8 @@ FIXED: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     # One event loop in a replica instead of two: no thread hop per message in the gateway.
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    # console.py tells what matters; all the rest is in Serve's log files and the dashboard.
+    "RAY_SERVE_LOG_TO_STDERR": "0",
     # The default of 30 s makes every stop last that long, with nothing left to drain.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
     # HAProxy's stats and metrics pages listen on all addresses; this wrapper keeps them local.

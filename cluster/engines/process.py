@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -25,7 +26,8 @@ from cluster.engines.phases import (
     killed_from_outside,
     looks_like_warning,
 )
-from cluster.errors import EngineError, PermanentEngineError
+from cluster.errors import EngineError, PermanentEngineError, TransientEngineError
+from cluster.ports import listeners
 
 logger = logging.getLogger(__name__)
 
@@ -206,6 +208,7 @@ class EngineProcess:
         while not await self._healthy():
             await asyncio.sleep(_HEALTH_PERIOD_S)
         self._begin(self._output.first_token(time.monotonic()))
+        await self._meet_no_stranger()
         probe = self._engine.probe(self._spec)
         try:
             async with self._http.post(
@@ -223,6 +226,25 @@ class EngineProcess:
             f"{self._engine.name}: its first request, POST {probe.path}, {told}",
             remedy=f"its output is in {self._log_path}",
         )
+
+    async def _meet_no_stranger(self) -> None:
+        """Make sure that it was our engine that answered.
+
+        vLLM binds with SO_REUSEPORT: a program that took the port after it was tested does not
+        stop it, and the two would share its connections.
+        """
+        port = urlsplit(self.url).port
+        assert port is not None
+        found = await asyncio.to_thread(listeners, port)
+        ours = await asyncio.to_thread(supervisor.processes_of, self.tree_id)
+        if strangers := {pid: name for pid, name in found.items() if pid not in ours}:
+            raise TransientEngineError(
+                f"{self._engine.name}: port {port} is also held by "
+                + ", ".join(f"process {pid} ({name})" for pid, name in strangers.items()),
+                "a stranger took it after it was leased",
+                "nothing to do: the next try takes other ports",
+                self.tail,
+            )
 
     async def _healthy(self) -> bool:
         assert self._http is not None

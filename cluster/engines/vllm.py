@@ -171,7 +171,11 @@ class VllmEngine:
         """Refuse a model folder, size or flag that vLLM would refuse after a long start."""
         if looks_like_folder(spec.model):
             profile = read_model(spec.model)
-            check_tensor_parallel(profile, spec.tensor_parallel_size)
+            check_tensor_parallel(
+                profile,
+                spec.tensor_parallel_size,
+                expert_parallel="--enable-expert-parallel" in spec.engine_args,
+            )
             if spec.max_model_len is not None:
                 check_max_model_len(profile, spec.max_model_len)
         python = Path(spec.engine_python or sys.executable).expanduser()

@@ -97,7 +97,7 @@ def shell() -> Iterator[Shell]:
         (["num_replicas=two"], 'num_replicas="two": input should be a valid integer'),
         (["model=/no/such/folder"], "/no/such/folder"),
         (["engine=simulated", "engine_args=--ttfs 1"], "--ttfs"),
-        (["engine=simulated", "min_replicas=1"], "autoscaling is not available yet"),
+        (["engine=simulated", "min_replicas=1"], "min_replicas needs max_replicas"),
     ],
 )
 def test_a_mistake_costs_one_line_and_no_ray(shell: Shell, args: list[str], told: str) -> None:

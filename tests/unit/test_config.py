@@ -13,7 +13,7 @@ from serve_apps.config import DeployConfig
 def test_nothing_said_means_one_replica_of_the_default_model() -> None:
     config = DeployConfig.from_args({})
     (model,) = config.models
-    assert (model.model, model.engine, model.num_replicas) == ("", "auto", 1)
+    assert (model.model, model.engine, model.most_replicas) == ("", "auto", 1)
 
 
 def test_values_of_serve_run_are_strings_and_nested_ones_are_json() -> None:
@@ -62,8 +62,12 @@ def test_several_models_stand_under_models() -> None:
         ({"models": [{"engine": "simulated", "x": 1}]}, r'unknown key "x"'),
         ({"models": [{"model": "a"}, {"model": "a"}]}, r'"a" stands twice'),
         ({"models": [{"model": "a"}], "dtype": "auto"}, r"dtype and models were both given"),
-        ({"min_replicas": "1"}, r"min_replicas=1 .*autoscaling is not available yet.*num_replicas"),
-        ({"max_replicas": "3"}, r"autoscaling is not available yet"),
+        ({"min_replicas": "1"}, r"min_replicas needs max_replicas"),
+        ({"min_replicas": "4", "max_replicas": "3"}, r"min_replicas=4 is more than max_replicas=3"),
+        ({"num_replicas": "2", "max_replicas": "3"}, r"exclude each other"),
+        ({"min_replicas": "-1", "max_replicas": "3"}, r'min_replicas="-1"'),
+        ({"max_replicas": "0"}, r'max_replicas="0"'),
+        ({"max_replicas": "2", "target_ongoing_requests": "0"}, r"target_ongoing_requests"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(args: dict[str, Any], told: str) -> None:

@@ -144,7 +144,7 @@ class Bench:
 
 
 def tree(process: EngineProcess) -> list[int]:
-    return processes_of(process._tree_id)
+    return processes_of(process.tree_id)
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -288,6 +288,24 @@ async def test_health_alone_is_not_readiness(bench: Bench, on_probe: str, told: 
     assert told in str(await failure_of(engine.start()))
     assert not any(isinstance(event, Ready) for event in bench.events)
     assert tree(engine) == []
+
+
+async def test_a_stranger_on_the_engines_port_is_no_engine(bench: Bench) -> None:
+    """vLLM binds with SO_REUSEPORT: two servers can share a port and its connections."""
+
+    async def agree(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    one = bench.make(before="http.server.ThreadingHTTPServer.allow_reuse_port = True")
+    port = int(one.url.rpartition(":")[2])
+    stranger = await asyncio.start_server(agree, "127.0.0.1", port, reuse_port=True)
+    error = await failure_of(one.start())
+    stranger.close()
+    assert isinstance(error, TransientEngineError)
+    assert f"port {port} is also held by process {os.getpid()}" in str(error)
+    assert tree(one) == []
 
 
 @pytest.mark.parametrize("before", ["", "stubborn_grandchild()"])
@@ -463,7 +481,7 @@ async def _act(script: str, log: str) -> None:
     """What an actor does: start an engine, and wait to be killed."""
     process.GRACE_S = 0.5
     engine = made(script, Path(log), lambda event: None)
-    print(engine._tree_id, flush=True)
+    print(engine.tree_id, flush=True)
     starting = asyncio.create_task(engine.start())
     while "up" not in engine.tail:
         await asyncio.sleep(0.02)
