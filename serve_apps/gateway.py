@@ -22,11 +22,12 @@ from cluster.errors import (
     RouteNotFound,
 )
 from serve_apps import openai
-from serve_apps.exposition import CONTENT_TYPE, Exposition
-from serve_apps.fleet import Fleet, Replica
+from serve_apps.exposition import CONTENT_TYPE
+from serve_apps.fleet import Fleet
 from serve_apps.limits import GatewayLimits
 from serve_apps.observer import Observer
 from serve_apps.relay import Headers, Relay
+from serve_apps.scrape import scrape
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +37,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _CLIENT_GONE_STATUS = 499  # nginx's word for it
-_SCRAPE_LIMIT_S = 3.0  # well below the 10 s after which Prometheus gives up
-_ENGINE_UP = """\
-# HELP rayscend_engine_up Whether the engine answered on its own /metrics.
-# TYPE rayscend_engine_up gauge
-rayscend_engine_up %d
-"""
-
 _REQUEST_ID = re.compile(r"[\w.:=/+@-]{1,128}", re.ASCII)
 
 
@@ -139,23 +133,9 @@ class GatewayApp:
         await exchange.json(status, {"status": word, "models": ready})
 
     async def _metrics(self, exchange: _Exchange) -> None:
-        """Answer with our own metrics and every engine's; a silent engine holds nobody up."""
-        page = Exposition()
-        page.add(self._observer.exposition(), {"gateway": self._observer.name})
-
-        async def scrape(replica: Replica) -> None:
-            labels = {"model": replica.record.model, "replica": replica.id}
-            try:
-                text = await self.relay.ask(replica, "/metrics", _SCRAPE_LIMIT_S)
-            except OSError as error:
-                logger.info("%s no metrics: %s", exchange, error)
-                page.add(_ENGINE_UP % 0, labels)
-            else:
-                page.add(_ENGINE_UP % 1 + text, labels)
-
-        replicas = (r for model in self._fleet.models() for r in self._fleet.replicas(model))
-        await asyncio.gather(*(scrape(replica) for replica in replicas if replica.has_engine))
-        await exchange.whole(200, CONTENT_TYPE, page.text().encode())
+        replicas = [r for model in self._fleet.models() for r in self._fleet.replicas(model)]
+        text = await scrape(replicas, self._observer.exposition(), self._observer.name)
+        await exchange.whole(200, CONTENT_TYPE, text.encode())
 
     def _model(self, exchange: _Exchange, body: bytes, named: bool) -> str:
         """Return the model to ask: where the body names none, the only one there is."""

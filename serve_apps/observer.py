@@ -29,6 +29,17 @@ class RequestTrace:
     ended: float = 0.0
     later_events: int = 0
     outcome: str = ""
+    _asked: float = 0.0
+
+    def asks(self) -> None:
+        """The request begins to wait for a replica."""
+        self._asked = time.monotonic()
+
+    def stops_asking(self) -> None:
+        """It has a replica, or has given up."""
+        if self._asked:
+            self.queued_s += time.monotonic() - self._asked
+            self._asked = 0.0
 
     def saw(self, events: bytes) -> None:
         """Note a piece of a stream, which ends with an event's end."""
@@ -70,6 +81,7 @@ class Observer:
             trace.outcome = "failed"
             raise
         finally:
+            trace.stops_asking()
             trace.ended = time.monotonic()
             self.finished(trace)
 

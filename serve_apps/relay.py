@@ -6,7 +6,6 @@ counts stand once.
 
 from __future__ import annotations
 
-import asyncio
 import io
 import logging
 import socket
@@ -41,7 +40,6 @@ _NOT_FOR_ENGINES = _HOP_BY_HOP | frozenset(
 # The server in front of the client writes its own.
 _NOT_FOR_CLIENTS = _HOP_BY_HOP | frozenset(b"date server x-request-id".split())
 
-_PLAIN = [("accept-encoding", "identity")]
 _JSON: Headers = [(b"content-type", b"application/json")]
 _NO_AUTO_HEADERS = ("accept", "accept-encoding", "content-type", "user-agent")
 
@@ -127,9 +125,9 @@ class Relay:
         call = _Call(method, path, _for_engine(headers, request_id), body)
         with self._observer.following(model) as trace:
             while True:
-                asked = time.monotonic()
+                trace.asks()
                 async with self._fleet.reserve(model, call.excluded) as replica:
-                    trace.queued_s += time.monotonic() - asked
+                    trace.stops_asking()
                     self._observer.picked(model, "retry" if call.tried else "least_loaded")
                     try:
                         response, first = await self._begin(replica, call)
@@ -142,21 +140,6 @@ class Relay:
                         return
                     finally:
                         response.close()
-
-    async def ask(self, replica: Replica, path: str, limit_s: float) -> str:
-        """GET a text from an engine itself, which is no request of a client's.
-
-        Raises:
-            OSError: it did not answer with a text within `limit_s` seconds.
-        """
-        try:
-            async with asyncio.timeout(limit_s):
-                response, first = await self._begin(replica, _Call("GET", path, _PLAIN, b""))
-                async with response:
-                    response.raise_for_status()
-                    return (first + await response.content.read()).decode()
-        except (aiohttp.ClientError, UnicodeDecodeError) as error:
-            raise OSError(f"{replica.record.url}{path}: {_words(error)}") from error
 
     async def close(self) -> None:
         """Close every connection."""

@@ -50,11 +50,13 @@ class Told(Observer):
 
     def __init__(self) -> None:
         self.outcomes: list[str] = []
+        self.queued_s: list[float] = []
         self.picks: list[str] = []
         self.statuses: list[int] = []
 
     def finished(self, trace: RequestTrace) -> None:
         self.outcomes.append(trace.outcome)
+        self.queued_s.append(trace.queued_s)
 
     def picked(self, model: str, reason: str) -> None:
         self.picks.append(reason)
@@ -94,3 +96,15 @@ async def test_the_observer_is_told_of_a_client_that_goes_away() -> None:
             await served.post(timeout=aiohttp.ClientTimeout(total=0.2))
         await until(lambda: bool(told.statuses))
     assert (told.outcomes, told.statuses) == (["client_gone"], [499])
+
+
+async def test_the_wait_in_the_queue_is_told_of_requests_that_gave_up_too() -> None:
+    told = Told()
+    busy = record("r0", refused_url(), max_ongoing_requests=1)
+    async with (
+        gateway(records=(busy,), observer=told, queue_timeout_s=0.1) as served,
+        served.fleet.reserve("m"),
+    ):
+        status, _, _ = await served.post()
+    assert (status, told.outcomes) == (503, ["no_replica_ready"])
+    assert told.queued_s[0] >= 0.1
