@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import RayActorError
 from ray.util.annotations import RayDeprecationWarning
 
-from cluster.directory import Picture, ReplicaRecord
+from cluster.directory import IDLE, Load, Picture, ReplicaRecord
 from cluster.engines.base import Lease
 from cluster.errors import CoordinatorError
 from cluster.ports import can_bind
@@ -27,6 +27,7 @@ NAME, NAMESPACE = "coordinator", "rayscend"
 PROTOCOL = 1
 IDLE_END_S = 60.0
 WATCH_S = 20.0
+TICK_S = 0.25
 
 
 class Coordinator:
@@ -38,6 +39,7 @@ class Coordinator:
         self._protocol = protocol
         self._changed = asyncio.Condition()
         self._last_used = time.time()
+        self._beat = 0
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     async def protocol(self) -> int:
@@ -49,8 +51,8 @@ class Coordinator:
         self._last_used = time.time()
         return self._registry.lease(replica_id, node_id, host, names, avoid, time.time())
 
-    async def renew(self, record: ReplicaRecord, lease: Lease) -> bool:
-        kept = self._registry.renew(record, lease, time.time())
+    async def renew(self, record: ReplicaRecord, lease: Lease, load: Load) -> bool:
+        kept = self._registry.renew(record, lease, time.time(), load)
         await self._tell()
         return kept
 
@@ -71,12 +73,17 @@ class Coordinator:
     async def picture(self) -> Picture:
         return self._registry.picture(time.time())
 
-    async def watch(self, epoch: str, number: int, complete: bool) -> Picture:
-        """The next picture that differs from the one named, or the same after WATCH_S seconds."""
+    async def watch(self, epoch: str, number: int, complete: bool, beat: int) -> Picture:
+        """The next picture that differs from the one named, or the same after WATCH_S seconds.
+
+        A record's change is told at once, loads all together once a tick: every replica with work
+        reports one each second.
+        """
 
         def news() -> bool:
             now = self._registry.picture(time.time())
-            return (now.epoch, now.number, now.complete) != (epoch, number, complete)
+            changed = (now.epoch, now.number, now.complete) != (epoch, number, complete)
+            return changed or self._beat > beat
 
         self._last_used = time.time()
         async with self._changed:
@@ -92,7 +99,8 @@ class Coordinator:
 
     async def _keep(self) -> None:
         while True:
-            await asyncio.sleep(1)
+            await asyncio.sleep(TICK_S)
+            self._beat = self._registry.beat
             self._registry.expire(time.time())
             async with self._changed:
                 self._changed.notify_all()
@@ -143,8 +151,8 @@ class CoordinatorClient:
             remedy="find out what listens there (ss -ltnp), or widen the range of ports",
         )
 
-    async def renew(self, record: ReplicaRecord, lease: Lease) -> bool:
-        return bool(await self._call("renew", record, lease))
+    async def renew(self, record: ReplicaRecord, lease: Lease, load: Load = IDLE) -> bool:
+        return bool(await self._call("renew", record, lease, load))
 
     async def died(self, record: ReplicaRecord, transient: bool) -> None:
         await self._call("died", record, transient)
@@ -161,7 +169,9 @@ class CoordinatorClient:
         seen = Picture()
         while True:
             try:
-                picture = await self._call("watch", seen.epoch, seen.number, seen.complete)
+                picture = await self._call(
+                    "watch", seen.epoch, seen.number, seen.complete, seen.beat
+                )
             except CoordinatorError:
                 await asyncio.sleep(1)
                 continue

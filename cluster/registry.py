@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from cluster.directory import Picture, ReplicaRecord, ReplicaState
+from cluster.directory import IDLE, Load, Picture, ReplicaRecord, ReplicaState
 from cluster.engines.base import Lease
 from cluster.errors import TransientEngineError
 from cluster.ports import PortLedger
@@ -51,8 +51,10 @@ class Registry:
     ledger: PortLedger = field(default_factory=PortLedger)
     epoch: str = field(default_factory=lambda: uuid.uuid4().hex)
     number: int = 0
+    beat: int = 0
     _leases: dict[str, _Held] = field(default_factory=dict)
     _records: dict[str, ReplicaRecord] = field(default_factory=dict)
+    _loads: dict[str, Load] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
     _deaths: deque[Death] = field(default_factory=lambda: deque(maxlen=200))
 
@@ -81,8 +83,8 @@ class Registry:
         self._leases[replica_id] = _Held(lease, now)
         return lease
 
-    def renew(self, record: ReplicaRecord, lease: Lease, now: float) -> bool:
-        """Keep a lease alive and take the replica's word on its state.
+    def renew(self, record: ReplicaRecord, lease: Lease, now: float, load: Load = IDLE) -> bool:
+        """Keep a lease alive and take the replica's word on its state and its engine's load.
 
         Also how a replica comes back after the coordinator was restarted, or after a silence that
         was taken for its death. False: it said itself that it died, or another replica holds one
@@ -95,6 +97,9 @@ class Registry:
             return False
         self._leases[lease.replica_id] = _Held(lease, now)
         self.put(record)
+        if self._loads.get(record.replica_id, IDLE) != load:
+            self._loads[record.replica_id] = load
+            self.beat += 1
         return True
 
     def put(self, record: ReplicaRecord) -> None:
@@ -140,7 +145,8 @@ class Registry:
 
     def picture(self, now: float) -> Picture:
         records = tuple(sorted(self._records.values(), key=lambda record: record.replica_id))
-        return Picture(self.epoch, self.number, now >= self.recovering_until, records)
+        complete = now >= self.recovering_until
+        return Picture(self.epoch, self.number, complete, records, self.beat, dict(self._loads))
 
     def deaths(self, deployment: str = "", version: str = "") -> list[Death]:
         """The deaths remembered, oldest first; of one deployment version where one is named."""
@@ -171,6 +177,7 @@ class Registry:
     def _end_lease(self, replica_id: str) -> None:
         self.ledger.release(replica_id)
         self._leases.pop(replica_id, None)
+        self._loads.pop(replica_id, None)
 
 
 class Unleasable(TransientEngineError):

@@ -9,14 +9,17 @@ import asyncio
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from cluster.directory import Picture, ReplicaRecord, ReplicaState
+from cluster.directory import Load, Picture, ReplicaRecord, ReplicaState
 from cluster.errors import ModelNotFound, NoReplicaReady, QueueFull, did_you_mean
 from serve_apps.limits import GatewayLimits
+from serve_apps.load import OpenRequests
+from serve_apps.observer import Observer
 from serve_apps.picker import pick
+from serve_apps.prefixes import NO_PREFIX, Prefix, SentPrefixes
 
 # Of a name that a client sent: it may be as long as a body.
 _SHOWN = 200
@@ -24,12 +27,13 @@ _SHOWN = 200
 
 @dataclass(eq=False)
 class Replica:
-    """One replica, and what this gateway has open on it (a `picker.Candidate`)."""
+    """One replica, and what this gateway has sent it (a `picker.Candidate`)."""
 
     record: ReplicaRecord
-    in_flight: int = 0
     last_picked: int = 0
     cool_until: float = 0.0
+    requests: OpenRequests = field(default_factory=OpenRequests)
+    prefixes: SentPrefixes = field(default_factory=SentPrefixes)
 
     @property
     def id(self) -> str:
@@ -40,6 +44,10 @@ class Replica:
         return self.record.max_ongoing_requests
 
     @property
+    def in_flight(self) -> int:
+        return self.requests.own
+
+    @property
     def ready(self) -> bool:
         return self.record.state is ReplicaState.READY
 
@@ -48,6 +56,12 @@ class Replica:
         """Whether an engine server should answer at the replica's URL, in good health or not."""
         return bool(self.record.url) and self.record.state is not ReplicaState.DEAD
 
+    def others(self, now: float) -> float:
+        return self.requests.others(now)
+
+    def share(self, prefix: Prefix) -> float:
+        return self.prefixes.share(prefix)
+
 
 class Fleet:
     """The replicas of one app by model, with a bounded first-come queue for each model.
@@ -55,11 +69,17 @@ class Fleet:
     Args:
         models: the names that clients may ask for, whether a replica is there yet or not.
         limits: bounds of queue and waiting.
+        observer: is told of every pick.
     """
 
-    def __init__(self, models: Iterable[str], limits: GatewayLimits | None = None) -> None:
-        limits = limits or GatewayLimits()
-        self._pools = {model: _Pool(model, limits) for model in models}
+    def __init__(
+        self,
+        models: Iterable[str],
+        limits: GatewayLimits | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        limits, observer = limits or GatewayLimits(), observer or Observer()
+        self._pools = {model: _Pool(model, limits, observer) for model in models}
 
     def update(self, picture: Picture) -> None:
         """Take over what the directory says of this app's replicas.
@@ -72,6 +92,7 @@ class Fleet:
             records[record.model].append(record)
         for model, pool in self._pools.items():
             pool.apply(records[model], picture.complete)
+            pool.hear(picture.loads)
 
     def models(self) -> tuple[str, ...]:
         """The names that clients may ask for, in the order of the configuration."""
@@ -90,10 +111,13 @@ class Fleet:
         return bool(self._pool(model).offered(excluded))
 
     @asynccontextmanager
-    async def reserve(self, model: str, excluded: Collection[str] = ()) -> AsyncIterator[Replica]:
+    async def reserve(
+        self, model: str, excluded: Collection[str] = (), prefix: Prefix = NO_PREFIX
+    ) -> AsyncIterator[Replica]:
         """Hold a place on a replica of `model`, other than those with the `excluded` ids.
 
-        Waits while every ready replica is full.
+        One that was sent a prompt with the same `prefix` before is preferred. Waits while every
+        ready replica is full.
 
         Raises:
             ModelNotFound: the app has no such model.
@@ -101,7 +125,7 @@ class Fleet:
             NoReplicaReady: none is ready, or the wait took too long.
         """
         pool = self._pool(model)
-        replica = await pool.acquire(excluded)
+        replica = await pool.acquire(_Wish(excluded, prefix))
         try:
             yield replica
         finally:
@@ -126,16 +150,25 @@ class Fleet:
         )
 
 
+@dataclass(frozen=True)
+class _Wish:
+    """Which replica a request may have (none with an `excluded` id), and would best have."""
+
+    excluded: Collection[str]
+    prefix: Prefix
+
+
 class _Pool:
     """One model: its replicas, and the requests that wait for one of them to be free."""
 
-    def __init__(self, model: str, limits: GatewayLimits) -> None:
+    def __init__(self, model: str, limits: GatewayLimits, observer: Observer) -> None:
         self._model = model
         self._limits = limits
+        self._observer = observer
         self._picks = itertools.count(1)
         self.replicas: dict[str, Replica] = {}
-        # In order of arrival: the future that gets a replica, and the ids it must not be.
-        self.waiters: dict[asyncio.Future[Replica], Collection[str]] = {}
+        # In order of arrival: the future that gets a replica, and which one it should be.
+        self.waiters: dict[asyncio.Future[Replica], _Wish] = {}
 
     def apply(self, records: Iterable[ReplicaRecord], complete: bool) -> None:
         missing = set(self.replicas)
@@ -152,13 +185,19 @@ class _Pool:
                 del self.replicas[gone.id]
         self._serve_waiters()
 
+    def hear(self, loads: Mapping[str, Load]) -> None:
+        now = time.monotonic()
+        for replica in self.replicas.values():
+            if news := loads.get(replica.id):
+                replica.requests.hear(news, now)
+
     def offered(self, excluded: Collection[str]) -> list[Replica]:
         return [r for r in self.replicas.values() if r.ready and r.id not in excluded]
 
-    async def acquire(self, excluded: Collection[str]) -> Replica:
-        if not self.offered(excluded):
+    async def acquire(self, wish: _Wish) -> Replica:
+        if not self.offered(wish.excluded):
             raise self._not_ready()
-        if not self.waiters and (replica := self._take(excluded)):
+        if not self.waiters and (replica := self._take(wish)):
             return replica
         if len(self.waiters) >= self._limits.max_queued_requests:
             raise QueueFull(
@@ -167,26 +206,30 @@ class _Pool:
                 "try again later, or add replicas",
                 retry_after_s=self._limits.retry_after_s,
             )
-        return await self._wait(excluded)
+        return await self._wait(wish)
 
     def release(self, replica: Replica) -> None:
-        replica.in_flight -= 1
+        replica.requests.closed()
         self._serve_waiters()
 
     def cool_down(self, replica: Replica) -> None:
         replica.cool_until = time.monotonic() + self._limits.broken_cooldown_s
         asyncio.get_running_loop().call_later(self._limits.broken_cooldown_s, self._serve_waiters)
 
-    def _take(self, excluded: Collection[str]) -> Replica | None:
-        replica = pick(self.offered(excluded), time.monotonic())
+    def _take(self, wish: _Wish) -> Replica | None:
+        replica = pick(self.offered(wish.excluded), time.monotonic(), wish.prefix)
         if replica:
-            replica.in_flight += 1
+            seen = replica.share(wish.prefix)
+            reason = "retry" if wish.excluded else "prefix" if seen else "least_loaded"
+            self._observer.picked(self._model, reason)
+            replica.requests.opened()
+            replica.prefixes.add(wish.prefix)
             replica.last_picked = next(self._picks)
         return replica
 
-    async def _wait(self, excluded: Collection[str]) -> Replica:
+    async def _wait(self, wish: _Wish) -> Replica:
         waiter: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
-        self.waiters[waiter] = excluded
+        self.waiters[waiter] = wish
         limit = self._limits.queue_timeout_s
         try:
             async with asyncio.timeout(limit):
@@ -205,14 +248,14 @@ class _Pool:
             raise
 
     def _serve_waiters(self) -> None:
-        for waiter, excluded in tuple(self.waiters.items()):
+        for waiter, wish in tuple(self.waiters.items()):
             if waiter.done():  # its client has just left
                 continue
-            if not self.offered(excluded):
+            if not self.offered(wish.excluded):
                 waiter.set_exception(self._not_ready())
-            elif replica := self._take(excluded):
+            elif replica := self._take(wish):
                 waiter.set_result(replica)
-            elif excluded:
+            elif wish.excluded:
                 continue
             else:
                 break

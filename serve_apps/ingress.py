@@ -66,8 +66,8 @@ class Gateway:
         context = serve.get_replica_context()
         self._app_name = context.app_name
         self._models = tuple(model.name for model in models)
-        self._fleet = Fleet(self._models, limits)
         self._metrics = GatewayMetrics(context.replica_id.unique_id, RaySink(Source.GATEWAY))
+        self._fleet = Fleet(self._models, limits, self._metrics)
         self._app = GatewayApp(self._fleet, limits, echo_request_id=False, observer=self._metrics)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._follow()), loop.create_task(self._measure())]

@@ -93,6 +93,46 @@ def model_list(names: Iterable[str], created: int) -> dict[str, object]:
     return {"object": "list", "data": [model_card(name, created) for name in names]}
 
 
+_GENERATING_PATHS = frozenset(
+    ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+)
+
+
+class _Prompt(msgspec.Struct):
+    """What a prompt is made of, in the order in which chat templates put it; not decoded.
+
+    Prompts with another `cache_salt` share no KV, whatever they have in common.
+    """
+
+    cache_salt: msgspec.Raw = msgspec.Raw()
+    tools: msgspec.Raw = msgspec.Raw()
+    system: msgspec.Raw = msgspec.Raw()
+    instructions: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+
+
+_decode_prompt = msgspec.json.Decoder(_Prompt).decode
+
+
+def prompt_of(path: str, body: bytes, limit: int) -> bytes:
+    """Return the first `limit` bytes of the prompt in a request, as JSON.
+
+    Requests whose prompts begin alike for the model begin alike here, if one client wrote them.
+    Empty where nothing is generated (tokenizing leaves nothing in a KV cache), or where the body
+    is none that an engine would take.
+    """
+    if path.partition("?")[0] not in _GENERATING_PATHS:
+        return b""
+    try:
+        prompt = _decode_prompt(body)
+    except (msgspec.DecodeError, RecursionError):
+        return b""
+    parts = (getattr(prompt, name) for name in _Prompt.__struct_fields__)
+    return b"".join(memoryview(part)[:limit] for part in parts)[:limit]
+
+
 def read_model(body: bytes, content_type: str, max_depth: int) -> str | None:
     """Return the model that a request body asks for, or None where it names none.
 

@@ -22,6 +22,8 @@ from cluster.errors import ReplicaLost
 from serve_apps.fleet import Fleet, Replica
 from serve_apps.limits import GatewayLimits
 from serve_apps.observer import Observer, RequestTrace
+from serve_apps.openai import prompt_of
+from serve_apps.prefixes import Prefix
 from serve_apps.stream import SSEEvents
 
 logger = logging.getLogger(__name__)
@@ -79,7 +81,6 @@ class _Call:
     excluded: set[str] = field(default_factory=set)
     breaks: int = 0
     on_used_connection: bool = False
-    tried: bool = False
 
 
 class Relay:
@@ -123,12 +124,12 @@ class Relay:
         """
         self._fleet.replicas(model)  # A name that a client invented is nobody's request.
         call = _Call(method, path, _for_engine(headers, request_id), body)
+        prefix = Prefix.of(prompt_of(path, body, Prefix.LIMIT))
         with self._observer.following(model) as trace:
             while True:
                 trace.asks()
-                async with self._fleet.reserve(model, call.excluded) as replica:
+                async with self._fleet.reserve(model, call.excluded, prefix) as replica:
                     trace.stops_asking()
-                    self._observer.picked(model, "retry" if call.tried else "least_loaded")
                     try:
                         response, first = await self._begin(replica, call)
                     except _BROKEN as error:
@@ -148,7 +149,7 @@ class Relay:
 
     async def _begin(self, replica: Replica, call: _Call) -> tuple[aiohttp.ClientResponse, bytes]:
         """Return the response and the first piece of its body."""
-        call.tried, call.on_used_connection = True, False
+        call.on_used_connection = False
         response = await self._session().request(
             call.method,
             URL(replica.record.url.rstrip("/") + call.path, encoded=True),

@@ -17,7 +17,7 @@ import ray
 from ray import serve
 
 from cluster.coordinator import CoordinatorClient
-from cluster.directory import ReplicaRecord, ReplicaState
+from cluster.directory import IDLE, Load, ReplicaRecord, ReplicaState
 from cluster.engines import EngineSpec, engine_named
 from cluster.engines.base import Lease
 from cluster.engines.process import EngineEvent, EngineProcess, PhaseStarted, Ready, Warned
@@ -78,6 +78,7 @@ class EngineReplica:
         self._metrics = ReplicaMetrics(RaySink(Source.REPLICA), spec.served_model_name)
         self._process: EngineProcess | None = None
         self._lease: Lease | None = None
+        self._load = IDLE
         self._record = ReplicaRecord(
             replica_id=context.replica_id.unique_id,
             app=context.app_name,
@@ -194,10 +195,10 @@ class EngineReplica:
         told, told_at = None, 0.0
         while True:
             now = time.monotonic()
-            if self._record != told or now - told_at > RENEW_PERIOD_S:
-                told, told_at = self._record, now
+            if (self._record, self._load) != told or now - told_at > RENEW_PERIOD_S:
+                told, told_at = (self._record, self._load), now
                 try:
-                    kept = await self._coordinator.renew(told, self._lease)
+                    kept = await self._coordinator.renew(self._record, self._lease, self._load)
                 except RayscendError as error:
                     logger.warning(str(error))
                     continue
@@ -220,6 +221,9 @@ class EngineReplica:
                 continue
             self._metrics.update(stats)
             self._progress.update(stats, time.monotonic())
+            load = Load(stats.running, stats.waiting, time.time())
+            if load.requests or self._load.requests:  # the idle are silent
+                self._load = load
             if self._progress.stalled and self._record.state is ReplicaState.READY:
                 logger.warning(f"{self._progress.told} New requests go elsewhere.")
                 self._change(ReplicaState.STALLED, cause=self._progress.told)

@@ -163,7 +163,7 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     """A gateway in front of `engines`, named r0, r1, …; afterwards nothing may be in flight."""
     bounds = GatewayLimits(**limits)
-    fleet = Fleet(models, bounds)
+    fleet = Fleet(models, bounds, observer)
     app = GatewayApp(fleet, bounds, observer=observer)
     async with AsyncExitStack() as stack:
         for engine in engines:

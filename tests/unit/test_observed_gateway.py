@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import aiohttp
 import pytest
 
@@ -108,3 +110,13 @@ async def test_the_wait_in_the_queue_is_told_of_requests_that_gave_up_too() -> N
         status, _, _ = await served.post()
     assert (status, told.outcomes) == (503, ["no_replica_ready"])
     assert told.queued_s[0] >= 0.1
+
+
+async def test_the_observer_is_told_when_the_prompt_decided() -> None:
+    told = Told()
+    prompt = "Once upon a time " * 200
+    body = json.dumps({"model": "m", "prompt": prompt}).encode()
+    async with gateway(Engine(ANSWERS), Engine(ANSWERS), observer=told) as served:
+        for _ in range(2):
+            await served.post(body)
+    assert told.picks == ["least_loaded", "prefix"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.directory import ReplicaRecord, ReplicaState
+from cluster.directory import Load, ReplicaRecord, ReplicaState
 from cluster.engines.base import Lease
 from cluster.errors import TransientEngineError
 from cluster.ports import PortLedger
@@ -123,6 +123,20 @@ def test_the_directory_counts_changes_and_not_repetitions() -> None:
     assert registry.number == number
     registry.renew(record("a", ReplicaState.DRAINING), lease, 2.0)
     assert registry.number == number + 1
+
+
+def test_loads_are_counted_apart_from_changes_and_go_with_their_replica() -> None:
+    registry = Registry()
+    lease = granted(registry, "a")
+    registry.renew(record("a"), lease, 0.0)
+    assert (registry.number, registry.beat) == (1, 0)
+    busy = Load(running=3, waiting=1, sampled=1.0)
+    registry.renew(record("a"), lease, 1.0, busy)
+    registry.renew(record("a"), lease, 1.5, busy)
+    assert (registry.number, registry.beat) == (1, 1)
+    assert registry.picture(2.0).loads == {"a": busy}
+    registry.died(record("a"), transient=True, now=2.0)
+    assert registry.picture(2.0).loads == {}
 
 
 def test_the_dead_are_shown_for_a_while_with_their_cause() -> None:
