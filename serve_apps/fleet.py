@@ -17,6 +17,7 @@ from cluster.directory import Load, Picture, ReplicaRecord, ReplicaState
 from cluster.errors import ModelNotFound, NoReplicaReady, QueueFull, did_you_mean
 from serve_apps.limits import GatewayLimits
 from serve_apps.load import OpenRequests
+from serve_apps.observer import Observer
 from serve_apps.picker import pick
 from serve_apps.prefixes import NO_PREFIX, Prefix, SentPrefixes
 
@@ -50,6 +51,11 @@ class Replica:
     def ready(self) -> bool:
         return self.record.state is ReplicaState.READY
 
+    @property
+    def has_engine(self) -> bool:
+        """Whether an engine server should answer at the replica's URL, in good health or not."""
+        return bool(self.record.url) and self.record.state is not ReplicaState.DEAD
+
     def others(self, now: float) -> float:
         return self.requests.others(now)
 
@@ -65,6 +71,7 @@ class Fleet:
         limits: bounds of queue and waiting.
         wake: for each model whose replicas may all go, what makes one come back. It is called for
             each request that finds none.
+        observer: is told of every pick.
     """
 
     def __init__(
@@ -72,10 +79,10 @@ class Fleet:
         models: Iterable[str],
         limits: GatewayLimits | None = None,
         wake: Mapping[str, Callable[[], None]] | None = None,
+        observer: Observer | None = None,
     ) -> None:
-        limits = limits or GatewayLimits()
-        wakers = wake or {}
-        self._pools = {model: _Pool(model, limits, wakers.get(model)) for model in models}
+        limits, wakers, observer = limits or GatewayLimits(), wake or {}, observer or Observer()
+        self._pools = {model: _Pool(model, limits, wakers.get(model), observer) for model in models}
 
     def update(self, picture: Picture) -> None:
         """Take over what the directory says of this app's replicas.
@@ -157,10 +164,17 @@ class _Wish:
 class _Pool:
     """One model: its replicas, and the requests that wait for one of them to be free."""
 
-    def __init__(self, model: str, limits: GatewayLimits, wake: Callable[[], None] | None) -> None:
+    def __init__(
+        self,
+        model: str,
+        limits: GatewayLimits,
+        wake: Callable[[], None] | None,
+        observer: Observer,
+    ) -> None:
         self._model = model
         self._limits = limits
         self._wake = wake
+        self._observer = observer
         self._picks = itertools.count(1)
         self.replicas: dict[str, Replica] = {}
         # In order of arrival: the future that gets a replica, and which one it should be.
@@ -222,6 +236,9 @@ class _Pool:
     def _take(self, wish: _Wish) -> Replica | None:
         replica = pick(self.offered(wish.excluded), time.monotonic(), wish.prefix)
         if replica:
+            seen = replica.share(wish.prefix)
+            reason = "retry" if wish.excluded else "prefix" if seen else "least_loaded"
+            self._observer.picked(self._model, reason)
             replica.requests.opened()
             replica.prefixes.add(wish.prefix)
             replica.last_picked = next(self._picks)

@@ -22,9 +22,12 @@ from cluster.errors import (
     RouteNotFound,
 )
 from serve_apps import openai
+from serve_apps.exposition import CONTENT_TYPE
 from serve_apps.fleet import Fleet
 from serve_apps.limits import GatewayLimits
+from serve_apps.observer import Observer
 from serve_apps.relay import Headers, Relay
+from serve_apps.scrape import scrape
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+_CLIENT_GONE_STATUS = 499  # nginx's word for it
 _REQUEST_ID = re.compile(r"[\w.:=/+@-]{1,128}", re.ASCII)
 
 
@@ -40,17 +44,23 @@ class GatewayApp:
     """Serves the models of a fleet over HTTP.
 
     `relay.open` is the same way to the engines for callers in this process. `echo_request_id` is
-    off where the server in front gives answers their X-Request-Id (Ray Serve does).
+    off where the server in front gives answers their X-Request-Id (Ray Serve does). `observer` is
+    told what happens.
     """
 
     def __init__(
-        self, fleet: Fleet, limits: GatewayLimits | None = None, echo_request_id: bool = True
+        self,
+        fleet: Fleet,
+        limits: GatewayLimits | None = None,
+        echo_request_id: bool = True,
+        observer: Observer | None = None,
     ) -> None:
         self._fleet = fleet
+        self._observer = observer or Observer()
         self._limits = limits or GatewayLimits()
         self._created = int(time.time())
         self._echo_request_id = echo_request_id
-        self.relay = Relay(fleet, self._limits)
+        self.relay = Relay(fleet, self._limits, self._observer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -84,6 +94,8 @@ class GatewayApp:
         except Exception as error:
             logger.exception("%s the gateway failed", exchange)
             await exchange.fail(RequestError(f"the gateway failed: {type(error).__name__}"))
+        finally:
+            self._observer.answered(exchange.status or _CLIENT_GONE_STATUS)
 
     async def _respond(self, exchange: _Exchange) -> None:
         route = openai.route(exchange.path)
@@ -94,6 +106,8 @@ class GatewayApp:
             )
         if route == "/health":
             await self._health(exchange)
+        elif route == "/metrics":
+            await self._metrics(exchange)
         elif route == "/v1/models":
             await exchange.json(200, openai.model_list(self._fleet.models(), self._created))
         elif route == "/v1/models/":
@@ -117,6 +131,11 @@ class GatewayApp:
         healthy = any(model["ready"] for model in ready.values())
         status, word = (200, "ready") if healthy else (503, "no replica is ready")
         await exchange.json(status, {"status": word, "models": ready})
+
+    async def _metrics(self, exchange: _Exchange) -> None:
+        replicas = [r for model in self._fleet.models() for r in self._fleet.replicas(model)]
+        text = await scrape(replicas, self._observer.exposition(), self._observer.name)
+        await exchange.whole(200, CONTENT_TYPE, text.encode())
 
     def _model(self, exchange: _Exchange, body: bytes, named: bool) -> str:
         """Return the model to ask: where the body names none, the only one there is."""
@@ -166,7 +185,7 @@ class _Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send, echo_request_id: bool) -> None:
         self._echo_request_id = echo_request_id
         self._receive, self._send = receive, send
-        self._started = False
+        self.status = 0  # until the answer begins
         self.told = False
         self.method: str = scope["method"]
         self.path: str = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
@@ -225,7 +244,7 @@ class _Exchange:
             pass
 
     async def start(self, status: int, headers: Headers) -> None:
-        self._started = True
+        self.status = status
         if self._echo_request_id:
             headers = [*headers, (b"x-request-id", self.request_id.encode())]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
@@ -234,12 +253,11 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def json(self, status: int, content: object, headers: Headers = ()) -> None:
-        body = json.dumps(content).encode()
+        await self.whole(status, b"application/json", json.dumps(content).encode(), headers)
+
+    async def whole(self, status: int, kind: bytes, body: bytes, headers: Headers = ()) -> None:
         length = str(len(body)).encode()
-        await self.start(
-            status,
-            [(b"content-type", b"application/json"), (b"content-length", length), *headers],
-        )
+        await self.start(status, [(b"content-type", kind), (b"content-length", length), *headers])
         await self.write(body, more=False)
 
     async def fail(self, error: RequestError) -> None:
@@ -249,7 +267,7 @@ class _Exchange:
             RequestError: `error` itself, upon which the server closes the connection.
         """
         self.log(error.status, str(error))
-        if self._started:
+        if self.status:
             raise error
         headers = []
         if error.retry_after_s is not None:

@@ -24,6 +24,9 @@ from serve_apps.fleet import Fleet
 from serve_apps.gateway import GatewayApp
 from serve_apps.generation import Chunk, ChunkReader, Generation, error_of, generation_of
 from serve_apps.limits import GatewayLimits
+from serve_apps.metrics import Source
+from serve_apps.ray_metrics import RaySink
+from serve_apps.recorder import LOOK_PERIOD_S, GatewayMetrics
 from serve_apps.serve_settings import advice, join_serve_log
 
 logger = logging.getLogger(__name__)
@@ -80,16 +83,19 @@ class Gateway:
         join_serve_log()
         if told := advice(os.environ):
             logger.warning(told)
-        self._app_name = serve.get_replica_context().app_name
+        context = serve.get_replica_context()
+        self._app_name = context.app_name
         self._models = tuple(model.name for model in models)
         wakers = {
             model.name: _Waker(deployment)
             for model, deployment in zip(models, deployments, strict=True)
             if model.may_sleep
         }
-        self._fleet = Fleet(self._models, limits, wakers)
-        self._app = GatewayApp(self._fleet, limits, echo_request_id=False)
-        self._watch = asyncio.get_running_loop().create_task(self._follow())
+        self._metrics = GatewayMetrics(context.replica_id.unique_id, RaySink(Source.GATEWAY))
+        self._fleet = Fleet(self._models, limits, wakers, observer=self._metrics)
+        self._app = GatewayApp(self._fleet, limits, echo_request_id=False, observer=self._metrics)
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._follow()), loop.create_task(self._measure())]
 
     def __serve_build_asgi_app__(self) -> GatewayApp:
         return self._app
@@ -153,3 +159,9 @@ class Gateway:
         async for picture in CoordinatorClient().watch():
             ours = tuple(r for r in picture.replicas if r.app == self._app_name)
             self._fleet.update(replace(picture, replicas=ours))
+            self._metrics.deaths(ours)
+
+    async def _measure(self) -> None:
+        while True:
+            self._metrics.look(self._fleet)
+            await asyncio.sleep(LOOK_PERIOD_S)

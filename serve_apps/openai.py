@@ -40,6 +40,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
     "/v1/models/": ("GET",),
     "/version": ("GET",),
     "/health": ("GET",),
+    "/metrics": ("GET",),
 }
 """Every path that is served, and its methods; one that ends in "/" stands for all below it.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from yarl import URL
 from cluster.errors import ReplicaLost
 from serve_apps.fleet import Fleet, Replica
 from serve_apps.limits import GatewayLimits
+from serve_apps.observer import Observer, RequestTrace
 from serve_apps.openai import prompt_of
 from serve_apps.prefixes import Prefix
 from serve_apps.stream import SSEEvents
@@ -84,9 +86,10 @@ class _Call:
 class Relay:
     """Connections from one gateway process to the engine servers of its fleet."""
 
-    def __init__(self, fleet: Fleet, limits: GatewayLimits) -> None:
+    def __init__(self, fleet: Fleet, limits: GatewayLimits, observer: Observer) -> None:
         self._fleet = fleet
         self._limits = limits
+        self._observer = observer
         self._connections: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
@@ -119,21 +122,25 @@ class Relay:
             ModelNotFound, QueueFull, NoReplicaReady: as `Fleet.reserve`.
             ReplicaLost: no replica is left to try.
         """
+        self._fleet.replicas(model)  # A name that a client invented is nobody's request.
         call = _Call(method, path, _for_engine(headers, request_id), body)
         prefix = Prefix.of(prompt_of(path, body, Prefix.LIMIT))
-        while True:
-            async with self._fleet.reserve(model, call.excluded, prefix) as replica:
-                try:
-                    response, first = await self._begin(replica, call)
-                except _BROKEN as error:
-                    logger.warning("%s: replica %s: %s", request_id, replica.id, _words(error))
-                    self._blame(replica, call, error)
-                    continue
-                try:
-                    yield self._answer(replica, response, first)
-                    return
-                finally:
-                    response.close()
+        with self._observer.following(model) as trace:
+            while True:
+                trace.asks()
+                async with self._fleet.reserve(model, call.excluded, prefix) as replica:
+                    trace.stops_asking()
+                    try:
+                        response, first = await self._begin(replica, call)
+                    except _BROKEN as error:
+                        logger.warning("%s: replica %s: %s", request_id, replica.id, _words(error))
+                        self._blame(replica, call, error)
+                        continue
+                    try:
+                        yield self._answer(replica, response, first, trace)
+                        return
+                    finally:
+                        response.close()
 
     async def close(self) -> None:
         """Close every connection."""
@@ -170,14 +177,22 @@ class Relay:
         if call.breaks >= self._limits.max_attempts or not others:
             raise _lost(replica, "before it answered", error) from error
 
-    def _answer(self, replica: Replica, response: aiohttp.ClientResponse, first: bytes) -> Answer:
+    def _answer(
+        self,
+        replica: Replica,
+        response: aiohttp.ClientResponse,
+        first: bytes,
+        trace: RequestTrace,
+    ) -> Answer:
         is_stream = _is_stream(response)
+        trace.first = time.monotonic() if is_stream else 0.0
+        trace.outcome = "engine_error" if response.status >= 400 else ""
         pieces = self._pieces(replica, response, first)
         drop = _NOT_FOR_CLIENTS | ({b"content-length"} if is_stream else set())
         return Answer(
             status=response.status,
             headers=_end_to_end(response.raw_headers, drop),
-            body=_whole_events(replica, pieces) if is_stream else pieces,
+            body=_whole_events(replica, pieces, trace) if is_stream else pieces,
             is_stream=is_stream,
             replica_id=replica.id,
         )
@@ -235,16 +250,23 @@ def _is_stream(response: aiohttp.ClientResponse) -> bool:
     return response.content_type == "text/event-stream"
 
 
-async def _whole_events(replica: Replica, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _whole_events(
+    replica: Replica, pieces: AsyncIterator[bytes], trace: RequestTrace
+) -> AsyncIterator[bytes]:
     decoder = SSEEvents()
-    async for data in pieces:
-        if events := decoder.decode(data):
-            yield events
-    tail = decoder.flush()
-    if tail.endswith(b"\n"):
-        yield tail
-    elif tail:
-        raise _lost(replica, "in the middle of an event", EOFError())
+    try:
+        async for data in pieces:
+            if events := decoder.decode(data):
+                trace.saw(events)
+                yield events
+        tail = decoder.flush()
+        if tail.endswith(b"\n"):
+            yield tail
+        elif tail:
+            raise _lost(replica, "in the middle of an event", EOFError())
+    except ReplicaLost as error:  # who has begun a stream ends it in good order all the same
+        trace.outcome = error.code
+        raise
 
 
 def _end_to_end(headers: Headers, drop: Collection[bytes]) -> Headers:

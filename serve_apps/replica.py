@@ -25,7 +25,10 @@ from cluster.errors import EngineError, PermanentEngineError, RayscendError
 from cluster.nodes import engine_host, serve_log_folder
 from cluster.registry import RENEW_PERIOD_S
 from serve_apps.autoscaling import LOAD
+from serve_apps.metrics import Source
 from serve_apps.progress import Progress
+from serve_apps.ray_metrics import RaySink
+from serve_apps.recorder import ReplicaMetrics
 from serve_apps.serve_settings import join_serve_log
 
 logger = logging.getLogger(__name__)
@@ -72,6 +75,7 @@ class EngineReplica:
         self._engine = engine_named(spec.engine)
         self._coordinator = CoordinatorClient()
         self._progress = Progress(settings.stall_after_s, settings.stall_limit_s)
+        self._metrics = ReplicaMetrics(RaySink(Source.REPLICA), spec.served_model_name)
         self._process: EngineProcess | None = None
         self._lease: Lease | None = None
         self._load = IDLE
@@ -215,6 +219,7 @@ class EngineReplica:
                 stats = await self._process.stats()
             except (OSError, ValueError):
                 continue
+            self._metrics.update(stats)
             self._progress.update(stats, time.monotonic())
             load = Load(stats.running, stats.waiting, time.time())
             if load.requests or self._load.requests:  # the idle are silent

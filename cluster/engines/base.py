@@ -104,13 +104,15 @@ class Stats:
     """An engine's own counters at one moment.
 
     `running` and `waiting` are requests, `kv_usage` is a share from 0 to 1, `tokens` counts every
-    prompt and output token since the start (it stands still when the engine does).
+    prompt and output token since the start (it stands still when the engine does), of which
+    `output_tokens` were made.
     """
 
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
     tokens: float = 0.0
+    output_tokens: float = 0.0
 
 
 class Engine(Protocol):

@@ -28,6 +28,7 @@ def read_stats(text: str) -> Stats:
         waiting=int(sums[WAITING]),
         kv_usage=sums[KV_USAGE],
         tokens=sums[PROMPT_TOKENS] + sums[GENERATION_TOKENS],
+        output_tokens=sums[GENERATION_TOKENS],
     )
 
 

@@ -19,6 +19,7 @@ from cluster.directory import Picture, ReplicaRecord, ReplicaState
 from serve_apps.fleet import Fleet
 from serve_apps.gateway import GatewayApp
 from serve_apps.limits import GatewayLimits
+from serve_apps.observer import Observer
 
 BODY = b'{"model": "m", "stream": true}'
 EVENTS = b'data: {"a": 1}\n\ndata: {"b": "\xc3\xa9"}\n\ndata: [DONE]\n\n'
@@ -157,12 +158,13 @@ async def gateway(
     *engines: Engine,
     models: Sequence[str] = ("m",),
     records: Sequence[ReplicaRecord] = (),
+    observer: Observer | None = None,
     **limits: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway in front of `engines`, named r0, r1, …; afterwards nothing may be in flight."""
     bounds = GatewayLimits(**limits)
-    fleet = Fleet(models, bounds)
-    app = GatewayApp(fleet, bounds)
+    fleet = Fleet(models, bounds, observer=observer)
+    app = GatewayApp(fleet, bounds, observer=observer)
     async with AsyncExitStack() as stack:
         for engine in engines:
             server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)

@@ -105,7 +105,7 @@ async def test_refusals_have_the_shape_of_openai(
         ("POST", "/v1/models", 405, "GET"),
         ("DELETE", "/v1/responses/r1", 405, "GET, POST"),
         ("POST", "/sleep", 404, None),
-        ("GET", "/metrics", 404, None),
+        ("POST", "/metrics", 405, "GET"),
         ("GET", "/v1/responses/%2E%2E/%2E%2E/metrics", 404, None),
         ("GET", "/v1/models/x", 404, None),
     ],

@@ -20,7 +20,9 @@ vllm:generation_tokens_total 38.0 1796141966000
 
 
 def test_stats_are_summed_over_labels_and_neighbouring_names_are_left_alone() -> None:
-    assert read_stats(TEXT) == Stats(running=5, waiting=4, kv_usage=0.25, tokens=1538.0)
+    assert read_stats(TEXT) == Stats(
+        running=5, waiting=4, kv_usage=0.25, tokens=1538.0, output_tokens=38.0
+    )
 
 
 @pytest.mark.parametrize("text", ["", "not prometheus", "# vllm:num_requests_running 3"])
