@@ -99,6 +99,22 @@ def processes_behind(record: ReplicaRecord) -> Processes:
     raise AssertionError(f"nobody listens on {port}")
 
 
+def actors_of(part: str) -> list[psutil.Process]:
+    """The processes of this cluster's Serve replicas that have `part` in their names."""
+    names = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
+    replicas = [name for name in names if name.startswith("SERVE_REPLICA::") and part in name]
+    return [_process_of(ray.get_actor(name, "serve")) for name in replicas]
+
+
+def coordinator_process() -> psutil.Process:
+    """The process of this cluster's coordinator; other clusters on this host have their own."""
+    return _process_of(ray.get_actor(NAME, NAMESPACE))
+
+
+def _process_of(actor: Any) -> psutil.Process:
+    return psutil.Process(ray.get(actor.__ray_call__.remote(lambda self: os.getpid()), timeout=30))
+
+
 def gone(processes: Processes, within: float = 10.0) -> None:
     """Fail unless every process of this engine's tree ends in time."""
     eventually(lambda: not processes_of(processes.tree_id), within, "the whole tree gone")

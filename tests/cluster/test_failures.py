@@ -8,13 +8,19 @@ from collections.abc import Iterator
 import httpx
 import psutil
 import pytest
-import ray
 from ray import serve
 
-from cluster.coordinator import NAME, NAMESPACE
 from cluster.directory import ReplicaState
 from cluster.engines.supervisor import processes_of
-from tests.cluster.harness import Cluster, eventually, gone, kill, processes_behind
+from tests.cluster.harness import (
+    Cluster,
+    actors_of,
+    coordinator_process,
+    eventually,
+    gone,
+    kill,
+    processes_behind,
+)
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +69,8 @@ def test_a_dead_engine_is_known_within_half_a_second_and_says_why(app: Cluster) 
 
 def test_running_replicas_do_not_notice_a_killed_coordinator(app: Cluster) -> None:
     before = eventually(lambda: app.ready() if len(app.ready()) == 2 else None, 60)
-    actor = ray.get_actor(NAME, NAMESPACE)
     epoch = app.picture().epoch
-    kill(psutil.Process(_pid_of_coordinator()))
+    kill(coordinator_process())
     assert answers(app) == [200] * 20
     after = eventually(
         lambda: app.picture() if app.picture().epoch not in ("", epoch) else None, 30
@@ -77,12 +82,11 @@ def test_running_replicas_do_not_notice_a_killed_coordinator(app: Cluster) -> No
     assert [r.ports for r in after.replicas if r.state is ReplicaState.READY] == [
         r.ports for r in before
     ]
-    del actor
 
 
 def test_a_new_replica_after_a_coordinators_death_gets_ports_of_its_own(app: Cluster) -> None:
     before = eventually(lambda: app.ready() if len(app.ready()) == 2 else None, 60)
-    kill(psutil.Process(_pid_of_coordinator()))
+    kill(coordinator_process())
     kill(processes_behind(before[0]).engine)
     after = eventually(
         lambda: (
@@ -98,7 +102,7 @@ def test_a_new_replica_after_a_coordinators_death_gets_ports_of_its_own(app: Clu
 
 def test_a_killed_gateway_comes_back_and_the_engines_never_stopped(app: Cluster) -> None:
     before = eventually(lambda: app.ready() if len(app.ready()) == 2 else None, 60)
-    (gateway,) = (p for p in psutil.process_iter() if "Gateway" in p.name() or _is_gateway(p))
+    (gateway,) = actors_of("default#Gateway#")
     kill(gateway)
     eventually(lambda: _status(app) == 200, 60, "the gateway answers again")
     assert [r.replica_id for r in app.ready()] == [r.replica_id for r in before]
@@ -143,9 +147,10 @@ def test_a_kill_during_the_start_leaves_nothing(app: Cluster, victim: str) -> No
 
 def _supervisors() -> list[psutil.Process]:
     return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if any("engines/supervisor.py" in part for part in process.info["cmdline"] or ())
+        child
+        for actor in actors_of("default#")
+        for child in actor.children()
+        if "supervisor.py" in " ".join(child.cmdline())
     ]
 
 
@@ -162,17 +167,3 @@ def _status(app: Cluster) -> int:
         return app.chat().status_code
     except httpx.HTTPError:
         return 0
-
-
-def _is_gateway(process: psutil.Process) -> bool:
-    try:
-        return "ServeReplica:default:Gateway" in " ".join(process.cmdline())
-    except psutil.Error:
-        return False
-
-
-def _pid_of_coordinator() -> int:
-    for process in psutil.process_iter(["cmdline"]):
-        if "ray::Coordinator" in " ".join(process.info["cmdline"] or ()):
-            return int(process.pid)
-    raise AssertionError("no coordinator process")

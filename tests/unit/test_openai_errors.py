@@ -145,7 +145,6 @@ def test_known_paths(path: str, key: str) -> None:
     "path",
     [
         "/",
-        "/metrics",
         "/docs",
         "/openapi.json",
         "/load",
