@@ -10,12 +10,14 @@ DEV_FILES := $(CPU_FILES) requirements/dev.txt
 hash = $(shell (echo $(CURDIR); cat $(1)) | sha256sum | cut -c 1-16)
 CPU_STAMP := $(VENV)/.rayscend-cpu-$(call hash,$(CPU_FILES))
 DEV_STAMP := $(VENV)/.rayscend-dev-$(call hash,$(DEV_FILES))
+BENCH_FILES := $(DEV_FILES) requirements/bench.txt
+BENCH_STAMP := $(VENV)/.rayscend-bench-$(call hash,$(BENCH_FILES))
 
 # In a terminal, Ctrl-C is for the server alone, as a job of its own: it ends in good order with
 # code 0, where make would report an interrupt.
 AS_JOB := if [ -t 0 ]; then set -m; fi
 
-.PHONY: help venv venv-dev serve test test-fast lint format clean
+.PHONY: help venv venv-dev serve test test-fast lint format bench bench-clients clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -29,6 +31,9 @@ $(CPU_STAMP):
 
 $(DEV_STAMP): $(CPU_STAMP)
 	@scripts/setup.sh $(VENV) $@ dev
+
+$(BENCH_STAMP): $(DEV_STAMP)
+	@scripts/setup.sh $(VENV) $@ bench
 
 serve: $(CPU_STAMP) ## serve the default model; ARGS="model=… num_replicas=2" or CONFIG=deploy.yaml
 ifdef CONFIG
@@ -52,6 +57,13 @@ lint: $(DEV_STAMP) ## ruff and mypy
 format: $(DEV_STAMP) ## let ruff format and mend
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
+
+bench: $(BENCH_STAMP) ## measure, and rewrite docs/measurements.md; ARGS=--quick only prints (a minute each)
+	$(BIN)/python -m scripts.benchmark.overhead $(ARGS)
+	$(BIN)/python -m scripts.benchmark.compare_serve_llm $(ARGS)
+
+bench-clients: $(BENCH_STAMP) ## the same with load tools of others; ARGS="--guidellm PATH"
+	$(BIN)/python -m scripts.benchmark.clients $(ARGS)
 
 clean: ## remove caches and build output (.venv stays)
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Complete the virtual environment: scripts/setup.sh VENV STAMP serve|dev
+# Complete the virtual environment: scripts/setup.sh VENV STAMP serve|dev|bench
 # STAMP is made last. PYTHON names the interpreter; else python3.11 or python3 is taken.
 set -euo pipefail
 
@@ -76,8 +76,8 @@ serve)
     install_list requirements/cpu-nodeps.txt --no-deps
     install "rayscend" 1 --no-deps --no-build-isolation -e .
     ;;
-dev)
-    install_list requirements/dev.txt
+dev | bench)
+    install_list "requirements/$purpose.txt"
     ;;
 esac
 rm -f "${stamp%-*}"-*

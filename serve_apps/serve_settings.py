@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -50,13 +51,16 @@ _FILES: Mapping[str, str] = {
     "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "metrics.sock",
 }
 
-# Ports with a fixed default each; the next free one above it is taken.
-_PORTS: Mapping[str, int] = {
-    "RAY_SERVE_HAPROXY_METRICS_PORT": 9101,
-    "RAY_SERVE_HAPROXY_STATS_PORT": 8404,
-    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": 8500,
-    "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": 9500,
-}
+# Ports that are fixed by default. They are bound some ten seconds after they were chosen, so two
+# starts on one host must not choose alike: anywhere between Serve's ingress ports and the kernel's
+# ephemeral ones, where nothing else in this stack picks.
+_PORTS = (
+    "RAY_SERVE_HAPROXY_METRICS_PORT",
+    "RAY_SERVE_HAPROXY_STATS_PORT",
+    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
+    "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT",
+)
+_PORT_RANGE = range(31001, 32500)
 
 
 def apply() -> None:
@@ -66,7 +70,8 @@ def apply() -> None:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     settings = dict(FIXED)
     settings |= {name: str(folder / file) for name, file in _FILES.items()}
-    settings |= {name: str(free_port("0.0.0.0", near=port)) for name, port in _PORTS.items()}
+    for name, near in zip(_PORTS, random.sample(_PORT_RANGE, len(_PORTS)), strict=True):
+        settings[name] = str(free_port("0.0.0.0", near))
     for name, value in settings.items():
         os.environ.setdefault(name, value)
 

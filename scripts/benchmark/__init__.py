@@ -1,0 +1,1 @@
+"""Measurements of Rayscend, and what they need: each program rewrites its section of the docs."""
