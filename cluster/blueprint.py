@@ -33,6 +33,7 @@ ASCEND_STACK: Stack = {
 }
 _CANN_HOME = "/usr/local/Ascend/ascend-toolkit/latest"
 _RAY_PORT = 6379
+_CPU_ONLY = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
 _HCCL_BASE, _HCCL_STEP = 60000, 32
 _FLAGS = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
 _FLAGS.add_argument("--pipeline-parallel-size", "-pp", type=int)
@@ -264,8 +265,7 @@ def _engine(
         engine_args=tuple(_arguments(model, spanning=len(mask) > 1)),
     )
     launch = engine_named(spec.engine).plan(spec, lease)
-    # What only vLLM's CPU build reads has no place here.
-    env = {key: value for key, value in launch.env.items() if not key.startswith("VLLM_CPU_")}
+    env = {key: value for key, value in launch.env.items() if key not in _CPU_ONLY}
     if len(mask) == 1:
         env[VISIBLE] = write_mask(mask[int(lease.node_id)])
     if window:

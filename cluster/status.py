@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import ray
 
+from cluster.attach import attach
 from cluster.coordinator import NAME, NAMESPACE
 from cluster.directory import Picture, ReplicaRecord
 from cluster.errors import CoordinatorError
@@ -45,20 +45,7 @@ def read_picture(address: str) -> Picture:
     Raises:
         CoordinatorError: there is no cluster, or no coordinator on it.
     """
-    try:
-        ray.init(
-            address=address,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            ignore_reinit_error=True,
-        )
-    except ConnectionError:
-        raise CoordinatorError(
-            f"no Ray cluster answers at {address}"
-            if address != "auto"
-            else "no Ray cluster runs on this machine",
-            remedy="start one with `serve run app:deploy`",
-        ) from None
+    attach(address)
     try:
         coordinator: Any = ray.get_actor(NAME, NAMESPACE)
     except ValueError:

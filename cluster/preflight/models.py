@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from cluster.blueprint import wishes_of
 from cluster.engines import EngineSpec, engine_named
 from cluster.errors import ConfigError
 from cluster.findings import Finding, Level
@@ -32,6 +34,7 @@ def models(machine: Machine, task: Task) -> Iterator[Finding]:
     """Everything about every model of the task that would be refused, here."""
     for spec in task.specs:
         try:
+            wishes_of(spec, None)
             engine_named(spec.engine).check(spec)
         except ConfigError as error:
             yield Finding.of("model-refused", error)
@@ -39,24 +42,26 @@ def models(machine: Machine, task: Task) -> Iterator[Finding]:
             continue
         try:
             profile = read_model(spec.model, weights=False)
+            wishes, _ = wishes_of(spec, spec.tensor_parallel_size)
         except ConfigError:
-            continue  # the engine's own check has told it
-        yield from _fit(machine, spec, profile)
-        yield from _files(machine, spec, profile)
+            continue  # told already
+        yield from _fit(machine, wishes, profile)
+        yield from _files(machine, profile)
         yield from _mindformers(machine, spec, profile)
 
 
-def _fit(machine: Machine, spec: EngineSpec, profile: ModelProfile) -> Iterator[Finding]:
+def _fit(machine: Machine, wishes: Wishes, profile: ModelProfile) -> Iterator[Finding]:
     gib = machine.device_gib
     count = len(machine.inventory.visible)
-    if gib and spec.tensor_parallel_size <= count:
-        wishes = Wishes(spec.tensor_parallel_size, max_model_len=spec.max_model_len)
+    size = wishes.tensor_parallel_size or 1
+    if gib and size <= count:
+        wishes = replace(wishes, pipeline_parallel_size=wishes.pipeline_parallel_size or 1)
         found = plan(profile, Devices((count,), gib), wishes)
         if found.smallest is None:
             yield Finding(
                 "model-fit",
                 Level.ERROR,
-                f"{profile.name} with tensor_parallel_size={spec.tensor_parallel_size} on {count}"
+                f"{profile.name} with tensor_parallel_size={size} on {count}"
                 f" devices of {gib:g} GiB",
                 found.why_not,
                 "; ".join(map(str, found.remedies)),
@@ -72,7 +77,7 @@ def _fit(machine: Machine, spec: EngineSpec, profile: ModelProfile) -> Iterator[
         )
 
 
-def _files(machine: Machine, spec: EngineSpec, profile: ModelProfile) -> Iterator[Finding]:
+def _files(machine: Machine, profile: ModelProfile) -> Iterator[Finding]:
     folder = profile.path
     if not any(any(folder.glob(name)) for name in _TOKENIZERS):
         yield Finding(

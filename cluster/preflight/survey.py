@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from cluster.errors import CoordinatorError
+from cluster.attach import attach
 from cluster.preflight import examine, imports
 from cluster.preflight.nodes import Node
 from cluster.preflight.task import Task
@@ -33,19 +32,7 @@ def survey(
     Raises:
         CoordinatorError: no Ray cluster answers at `address`.
     """
-    try:
-        ray.init(
-            address=address,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            ignore_reinit_error=True,
-        )
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise CoordinatorError(
-            f"no Ray cluster answers at {address}",
-            " ".join(str(error).split())[:200],
-            "give the address that `ray start --head` told, or leave --address out",
-        ) from None
+    attach(address)
     # By value: a node whose `cluster` is somebody else's still tells what it imports.
     ray.cloudpickle.register_pickle_by_value(imports)
     nodes = {node.node_id: node for node in _alive()}
