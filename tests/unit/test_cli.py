@@ -185,6 +185,15 @@ def test_rank_tables_are_built_converted_merged_and_checked(tmp_path: Path) -> N
     assert rayscend("ranktable", "check", SAMPLES / "merge_hccl.json").exit_code == 1
 
 
+def test_an_empty_hccn_conf_makes_no_rank_table(tmp_path: Path) -> None:
+    conf = tmp_path / "hccn.conf"
+    conf.touch()
+    ended = rayscend("ranktable", "build", "--node", f"10.0.0.1={conf}")
+    assert ended.exit_code == 1
+    assert "holds no address_N" in ended.stderr
+    assert codes("ranktable", "build", "--node", f"10.0.0.1={conf}") == {"refused"}
+
+
 def test_nodes_of_a_rank_table_may_come_from_yaml(tmp_path: Path) -> None:
     file = tmp_path / "nodes.yaml"
     file.write_text(yaml.safe_dump([{"server_id": "10.0.0.1", "device_ips": {0: "29.0.0.1"}}]))

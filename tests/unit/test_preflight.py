@@ -167,6 +167,16 @@ FAULTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"modules": {"app": ("/opt/rayscend", "", "0a"), "cluster": ("/srv", "", "0b")}},
         ["imports-mixed"],
     ),
+    **{
+        f"MindIE without {name}": (
+            {
+                "stack": {"mindie": "2.3.0"},
+                "environment": {key: value for key, value in MINDIE.items() if key != name},
+            },
+            ["environment-set"],
+        )
+        for name in ("MIES_SERVICE_MONITOR_MODE", "OMP_NUM_THREADS", "ASCEND_HOME_PATH")
+    },
     "a rank table for nobody": (
         {"stack": {"mindie": "2.3.0"}, "environment": MINDIE | {"RANK_TABLE_FILE": "/no/such"}},
         ["ranktable-unreadable"],
@@ -220,6 +230,9 @@ def test_the_environment_of_a_replica_over_nodes_is_judged_by_rays_address(npus:
     told = {finding.saw: finding.remedy for finding in found}
     assert told["VLLM_HOST_IP is not set"].startswith("export VLLM_HOST_IP=10.0.0.1")
     assert "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES is not set" in told
+    old = replace(npus, stack={"vllm-mindspore": "0.2.0", "vllm": "0.8.3"})
+    found = preflight(old, Task((spec,), address="10.0.0.1"))
+    assert "RAY_CGRAPH_get_timeout is not set" in {finding.saw for finding in found}
 
 
 def model(tmp_path: Path, name: str, *files: str) -> EngineSpec:
@@ -241,7 +254,7 @@ MODELS: dict[str, tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any], li
         {},
         ["model-refused", "model-fit"],
     ),
-    "too large": ("Qwen2.5-72B", ("tokenizer.json",), {}, {}, ["model-fit"]),
+    "too large": ("Qwen2.5-72B", ("tokenizer.json",), {}, {}, ["model-fit", "model-memory"]),
     "a context that does not fit": (
         "Qwen2.5-14B",
         ("tokenizer.json",),
