@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+import psutil
+
 from cluster.findings import Finding, Level
 from cluster.preflight import host, models
 from cluster.preflight.machine import Machine, look
@@ -51,9 +53,21 @@ def preflight(machine: Machine, task: Task) -> list[Finding]:
 
 def examine(task: Task, told: Stack) -> tuple[Machine, list[Finding]]:
     """Look at this machine and judge it, as if `told` were installed."""
-    machine = look(python=task.python, models=task.folders)
+    machine = look(_rays_environment(), python=task.python, models=task.folders)
     machine = replace(machine, stack=judged_stack(machine.stack, told))
     return machine, preflight(machine, task)
+
+
+def _rays_environment() -> dict[str, str] | None:
+    """What Ray was started with, inside a task; None elsewhere.
+
+    A task's own environment is no measure: without an NPU asked for, Ray empties its device mask.
+    """
+    parent = psutil.Process().parent()
+    try:
+        return parent.environ() if parent and parent.name() == "raylet" else None
+    except psutil.Error:
+        return None
 
 
 def judged_stack(installed: Stack, told: Stack) -> dict[str, str]:

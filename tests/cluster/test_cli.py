@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -11,6 +12,8 @@ from typing import Any
 
 import ray
 
+from cluster.preflight import Task
+from cluster.preflight.survey import survey
 from tests.cluster.harness import Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +43,16 @@ def test_every_node_is_asked_and_told_side_by_side(cluster: Cluster) -> None:
     assert node["total"]["CPU"] == 16
     assert set(node["machine"]["modules"]) == {"app", "cluster", "serve_apps", "ranktables"}
     assert node["machine"]["stack"]["ray"] == ray.__version__
+
+
+def test_nodes_are_judged_by_the_environment_that_their_ray_was_started_with(
+    cluster: Cluster,
+) -> None:
+    (node,) = survey(address(), Task(), {})
+    assert node.machine
+    # Ray gives tasks another one, and empties the device mask of those that ask for no NPU.
+    for name in ("OMP_NUM_THREADS", "ASCEND_RT_VISIBLE_DEVICES", "PATH"):
+        assert node.machine.environment.get(name) == os.environ.get(name)
 
 
 def test_a_fault_on_a_node_is_told_with_the_node(cluster: Cluster) -> None:
