@@ -37,7 +37,7 @@ $(BENCH_STAMP): $(DEV_STAMP)
 
 serve: $(CPU_STAMP) ## serve the default model; ARGS="model=… num_replicas=2" or CONFIG=deploy.yaml
 ifdef CONFIG
-	@$(AS_JOB); $(BIN)/python -m serve_apps.check $(CONFIG) && $(BIN)/serve run $(CONFIG); exit $$?
+	@$(AS_JOB); $(BIN)/python -m serve_apps.cli plan --check $(CONFIG) && $(BIN)/serve run $(CONFIG); exit $$?
 else
 	@$(AS_JOB); $(BIN)/serve run app:deploy $(ARGS); exit $$?
 endif

@@ -53,6 +53,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rayscend"
 
 
+def default_model_folder() -> Path:
+    """Where the default model is kept, made or not."""
+    return cache_folder().absolute() / "models" / NAME
+
+
 def ensure_default_model(say: Say) -> Path:
     """Return the folder of the default model, after making it if it is not there or damaged.
 
@@ -62,7 +67,7 @@ def ensure_default_model(say: Say) -> Path:
         ConfigError: it cannot be downloaded, converted or stored here.
     """
     cache = cache_folder().absolute()
-    folder = cache / "models" / NAME
+    folder = default_model_folder()
     try:
         if not _is_whole(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)

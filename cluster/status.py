@@ -1,16 +1,15 @@
-"""`python -m cluster.status`: the directory of replicas on the cluster that runs here."""
+"""The directory of replicas on a running cluster, read and laid out for people."""
 
 from __future__ import annotations
 
-import logging
-import sys
-import time
 from typing import Any
 
 import ray
 
+from cluster.attach import attach
 from cluster.coordinator import NAME, NAMESPACE
 from cluster.directory import Picture, ReplicaRecord
+from cluster.errors import CoordinatorError
 
 _COLUMNS = ("MODEL", "REPLICA", "STATE", "FOR", "URL", "PORTS", "NODE")
 
@@ -40,18 +39,18 @@ def rows(replicas: tuple[ReplicaRecord, ...], now: float) -> list[str]:
     return table
 
 
-def main() -> None:
-    try:
-        ray.init(address="auto", logging_level=logging.ERROR, log_to_driver=False)
-    except ConnectionError:
-        sys.exit("No Ray cluster runs on this machine. Start one with `serve run app:deploy`.")
+def read_picture(address: str) -> Picture:
+    """Ask the coordinator of the Ray cluster at `address` ("auto": the one that runs here).
+
+    Raises:
+        CoordinatorError: there is no cluster, or no coordinator on it.
+    """
+    attach(address)
     try:
         coordinator: Any = ray.get_actor(NAME, NAMESPACE)
     except ValueError:
-        sys.exit("Rayscend does not run on this cluster: it has no coordinator.")
+        raise CoordinatorError(
+            "Rayscend does not run on this cluster", "it has no coordinator"
+        ) from None
     picture: Picture = ray.get(coordinator.picture.remote())
-    print("\n".join(rows(picture.replicas, time.time())))
-
-
-if __name__ == "__main__":
-    main()
+    return picture

@@ -1,11 +1,10 @@
 """Everything that can be found out about a configuration before Ray or an engine starts.
 
-`python -m serve_apps.check deploy.yaml` does it for a Serve config file.
+`rayscend plan --check deploy.yaml` does it for a Serve config file.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import yaml
 from cluster.default_model import NAME as DEFAULT_MODEL
 from cluster.default_model import ensure_default_model
 from cluster.engines import engine_named
-from cluster.errors import ConfigError, RayscendError
+from cluster.errors import ConfigError
 from serve_apps.config import DeployConfig, ModelConfig
 
 IMPORT_PATH = "app:deploy"
@@ -49,12 +48,33 @@ def check_file(path: Path, say: Callable[[str], None]) -> list[str]:
     Raises:
         ConfigError: the file or one of its applications is at fault.
     """
+    return [
+        model.name
+        for args in applications_in(read_yaml(path), path)
+        for model in check(DeployConfig.from_args(args), say).models
+    ]
+
+
+def read_yaml(path: Path) -> Any:
+    """What a YAML file holds.
+
+    Raises:
+        ConfigError: it cannot be read, or is not YAML.
+    """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML", " ".join(str(error).split())) from None
+
+
+def applications_in(content: Any, path: Path) -> list[dict[str, Any]]:
+    """The `args` of each application of ours in the content of a Serve config file.
+
+    Raises:
+        ConfigError: it has none, or their args are no mapping.
+    """
     applications = content.get("applications") if isinstance(content, dict) else None
     if not isinstance(applications, list) or not applications:
         raise ConfigError(
@@ -62,28 +82,14 @@ def check_file(path: Path, say: Callable[[str], None]) -> list[str]:
             "it is not a Ray Serve config file",
             f"see deploy.yaml in the repository: applications: [{{import_path: {IMPORT_PATH}}}]",
         )
-    names: list[str] = []
+    found: list[dict[str, Any]] = []
     for application in applications:
         if not isinstance(application, dict) or application.get("import_path") != IMPORT_PATH:
             continue
         args = application.get("args") or {}
         if not isinstance(args, dict):
             raise ConfigError(f"{path}: args={args!r}", "it must be a mapping of keys to values")
-        names += [model.name for model in check(DeployConfig.from_args(args), say).models]
-    if not names:
+        found.append(args)
+    if not found:
         raise ConfigError(f"{path} has no application with import_path: {IMPORT_PATH}")
-    return names
-
-
-def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m serve_apps.check deploy.yaml")
-    try:
-        names = check_file(Path(sys.argv[1]), say=lambda line: print(line, flush=True))
-    except RayscendError as error:
-        sys.exit(str(error))
-    print(f"{sys.argv[1]} is sound: it serves {', '.join(names)}.")
-
-
-if __name__ == "__main__":
-    main()
+    return found

@@ -1,7 +1,7 @@
 """Every environment variable that Rayscend reads, sets, checks or advises on, once.
 
 Ray Serve's own variables are in `serve_apps/serve_settings.py`. `docs/environment.md` would only
-repeat this table: print it with `python -m cluster.environment`. What to set and what to take
+repeat this table: print it with `rayscend env`. What to set and what to take
 away for a given stack is in `advice.py`.
 """
 

@@ -172,7 +172,7 @@ def test_ctrl_c_finishes_running_requests_and_leaves_nothing(shell: Shell) -> No
 def test_a_config_file_is_checked_without_ray(shell: Shell, content: object, told: str) -> None:
     file = shell.tmp / "deploy.yaml"
     file.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
-    ended = shell.run(sys.executable, "-m", "serve_apps.check", str(file))
+    ended = shell.run(sys.executable, "-m", "serve_apps.cli", "plan", "--check", str(file))
     assert ended.returncode == 1
     assert told in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -224,14 +223,10 @@ def test_findings_come_worst_first_with_remedy_and_reason() -> None:
     assert [finding.saw for finding in findings].count("MS_SCHED_HOST=h") == 1
 
 
-def test_the_table_prints_and_needs_no_engine() -> None:
+def test_the_advice_needs_no_engine() -> None:
     code = (
-        "import runpy, sys; runpy.run_module('cluster.environment', run_name='__main__');"
-        "import cluster.environment.advice, cluster.versions, cluster.devices.detect;"
+        "import sys, cluster.environment.advice, cluster.versions, cluster.devices.detect;"
         "assert not {'ray', 'vllm', 'torch', 'mindspore'} & set(sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "VLLM_MS_MODEL_BACKEND (mindformers|native|mindone" in done.stdout

@@ -1,0 +1,3 @@
+from serve_apps.cli import main
+
+main(prog_name="rayscend")
