@@ -54,8 +54,7 @@ def start_here(config: DeployConfig, application: str) -> None:
         ray.init(namespace=SERVE_NAMESPACE)
         serve.start(http_options={"host": host, "port": port})
     url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
-    follower = _Follower(url, tuple(model.name for model in config.models))
-    threading.Thread(target=follower.run, daemon=True).start()
+    _Follower(url, tuple(model.name for model in config.models)).start()
 
 
 class _Interrupt:
@@ -97,20 +96,27 @@ class _Follower:
         self._url, self._models = url, models
         self._seen: dict[str, tuple[ReplicaRecord, float]] = {}
         self._causes: list[str] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def run(self) -> None:
-        atexit.register(self._say_cause)
-        while not self._ready():
+    def start(self) -> None:
+        atexit.register(self._stop)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.2) and not self._ready():
             self._look()
-            time.sleep(0.2)
         self._look()
-        self._causes.clear()
-        say(_invitation(self._url, self._models[0]))
-        while True:
+        if not self._over.is_set():
+            self._causes.clear()
+            say(_invitation(self._url, self._models[0]))
+        while not self._over.wait(0.5):
             self._look()
-            time.sleep(0.5)
 
-    def _say_cause(self) -> None:
+    def _stop(self) -> None:
+        """Before Ray leaves: a question to it afterwards would start it anew."""
+        self._over.set()
+        self._thread.join(10)
         if self._causes:
             say(self._causes[-1])
 
@@ -139,6 +145,8 @@ class _Follower:
 
 
 def _picture() -> Picture:
+    if not ray.is_initialized():
+        return Picture()
     try:
         coordinator: Any = ray.get_actor(NAME, NAMESPACE)
         picture: Picture = ray.get(coordinator.picture.remote(), timeout=5)
