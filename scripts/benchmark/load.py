@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import aiohttp
 import uvloop
@@ -162,12 +163,17 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.0, help="arrivals a second (open loop)")
     parser.add_argument("--prompt-words", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0, help="makes the prompts")
+    parser.add_argument("--out", type=Path, help="a file for the result; else it is printed")
     options = parser.parse_args()
     load = Load(
         options.requests, options.max_tokens, options.streams, options.rate, options.prompt_words
     )
     outcome = uvloop.run(run(options.url, options.model, load, options.seed))
-    print(json.dumps(asdict(outcome)))
+    text = json.dumps(asdict(outcome))
+    if options.out:
+        options.out.write_text(text)
+    else:
+        print(text)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -107,8 +108,10 @@ def _load(target: Target, load: Load, seed: int) -> dict[str, Any]:
     command += ["--model", target.model, "--seed", str(seed)]
     for option, value in vars(load).items():
         command += [f"--{option.replace('_', '-')}", str(value)]
-    ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
-    outcome: dict[str, Any] = json.loads(ended.stdout)
+    with tempfile.NamedTemporaryFile(suffix=".json") as result:
+        # Not through a pipe: results of 64 KiB and more arrived cut there.
+        subprocess.run([*command, "--out", result.name], cwd=ROOT, check=True)
+        outcome: dict[str, Any] = json.load(result)
     failures = Counter(record["failure"] for record in outcome["records"] if record["failure"])
     if failures:
         sys.exit(f"{target.name}, {name_of(load)}: requests failed: {dict(failures)}")

@@ -30,14 +30,6 @@ RAYSCEND_ROLES: Roles = {
     "engine": lambda process: "RAYSCEND_TREE_ID" in process.environ(),
 }
 
-# Two servers that start at the same moment would both find the same ones free.
-_PORTS = (
-    "RAY_SERVE_HAPROXY_METRICS_PORT",
-    "RAY_SERVE_HAPROXY_STATS_PORT",
-    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
-    "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT",
-)
-
 CpuSeconds = Mapping[str, float]
 """User and system time, by role."""
 
@@ -59,11 +51,10 @@ class Server:
         self._console = Path(self._folder, "console")
         ours = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "RAYSCEND_"))}
         places = {"TMPDIR": self._folder, "RAY_TMPDIR": self._folder, "RAY_AUTH_MODE": "disabled"}
-        ports = {name: str(free_port()) for name in _PORTS}
         self._process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=ours | places | ports | dict(environment or {}),
+            env=ours | places | dict(environment or {}),
             stdin=subprocess.DEVNULL,
             stdout=self._console.open("w"),
             stderr=subprocess.STDOUT,
@@ -109,6 +100,11 @@ class Server:
         """The first process in `role`."""
         return next(process.pid for process in self._processes() if self._roles[role](process))
 
+    def commands_of(self, role: str) -> str:
+        """The command lines of all processes in `role`, the supervisor's among an engine's."""
+        fits = self._roles[role]
+        return "\n".join(command_of(process) for process in self._processes() if fits(process))
+
     def _processes(self) -> list[psutil.Process]:
         """All that were started, however indirectly: they know our temporary folder."""
         found = []
@@ -129,9 +125,10 @@ def rayscend(*args: str, environment: Mapping[str, str] | None = None) -> Server
 
 def rayscend_urls(server: Server) -> tuple[str, str]:
     """Wait until it is ready; return the URL of its engine, and the one that clients use."""
-    return server.hears(r"is ready after [\d.]+ s at (http\S+)\."), server.hears(
-        r"ready at (http\S+) "
-    )
+    front = server.hears(r"ready at (http\S+) ")
+    engine = re.search(r"--host (\S+) --port (\d+)", server.commands_of("engine"))
+    assert engine is not None
+    return f"http://{engine[1]}:{engine[2]}", front
 
 
 def command_of(process: psutil.Process) -> str:
