@@ -25,6 +25,13 @@ print("stopped after", len(interrupts), "interrupt", flush=True)
 """
 
 
+@pytest.fixture(autouse=True)
+def outside_of_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make test` runs us too; a make below another speaks of the folders it enters."""
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def venv(tmp_path: Path) -> Path:
     """A folder that make takes for a complete environment, with a stand-in for `serve`."""
