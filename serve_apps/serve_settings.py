@@ -33,7 +33,7 @@ FIXED: Mapping[str, str] = {
     "RAY_SERVE_LOG_TO_STDERR": "0",
     # The default of 30 s makes every stop last that long, with nothing left to drain.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
-    # HAProxy's stats and metrics pages listen on all addresses; this wrapper keeps them local.
+    # Two lines of Ray's template for HAProxy harm, and have no setting: see there.
     "RAY_SERVE_HAPROXY_BINARY_PATH": str(_LOCAL_HAPROXY),
     "RAYSCEND_HAPROXY": get_haproxy_binary(),
     # A silent stream (a long prefill) is no dead client; the default cuts it after an hour.

@@ -181,7 +181,7 @@ def running(app: Cluster, model: str) -> int:
     return int(float(line.rsplit(" ", 1)[1]))
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("stream", [True] + [False] * 6)
 def test_a_client_that_goes_away_ends_the_engines_work(app: Cluster, stream: bool) -> None:
     body = {"model": "alpha", "messages": HELLO, "max_tokens": 4000, "stream": stream}
     body["ignore_eos"] = True

@@ -27,10 +27,11 @@ def test_a_cluster_without_haproxy_is_told_what_to_do(
     assert bool(told) == bool(advice)
 
 
-def test_haproxys_own_pages_listen_on_loopback_only(tmp_path: Path) -> None:
+def test_haproxys_pages_are_local_and_it_sees_clients_leave(tmp_path: Path) -> None:
     config = tmp_path / "haproxy.cfg"
     config.write_text(
-        "frontend prometheus\n    bind :9101\nfrontend http_frontend\n    bind *:8000\n"
+        "defaults\n    option abortonclose\n    option splice-request\n"
+        "    option splice-response\nfrontend prometheus\n    bind :9101\nfrontend http_frontend\n    bind *:8000\n"
         "listen stats\n  bind *:8404\n"
     )
     haproxy = tmp_path / "haproxy"
@@ -45,6 +46,8 @@ def test_haproxys_own_pages_listen_on_loopback_only(tmp_path: Path) -> None:
     )
     assert ended.stdout.split() == ["-db", "-f", str(config)]
     text = config.read_text()
+    assert "splice" not in text
+    assert "abortonclose" in text
     assert "bind 127.0.0.1:9101" in text
     assert "bind 127.0.0.1:8404" in text
     assert "bind *:8000" in text, "where clients connect is the user's to say (http_host)"
