@@ -31,7 +31,8 @@ def test_haproxys_pages_are_local_and_it_sees_clients_leave(tmp_path: Path) -> N
     config = tmp_path / "haproxy.cfg"
     config.write_text(
         "defaults\n    option abortonclose\n    option splice-request\n"
-        "    option splice-response\nfrontend prometheus\n    bind :9101\nfrontend http_frontend\n    bind *:8000\n"
+        "    option splice-response\nfrontend prometheus\n    bind :9101\n"
+        "frontend http_frontend\n    bind *:8000\n"
         "listen stats\n  bind *:8404\n"
     )
     haproxy = tmp_path / "haproxy"
