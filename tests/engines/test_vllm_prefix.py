@@ -33,7 +33,7 @@ def cache(app: Cluster) -> list[dict[str, float]]:
 
 
 def talk(app: Cluster, number: int) -> None:
-    messages: list[dict[str, Any]] = [{"role": "user", "content": f"{number} rain and sun " * 12}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": f"{number} rain and sun " * 24}]
     for turn in range(TURNS):
         body = {"messages": messages, "max_tokens": 8, "temperature": 0}
         answer = app.client.post("/v1/chat/completions", json=body)
@@ -53,5 +53,5 @@ def test_every_turn_of_a_chat_finds_the_ones_before_it_in_vllms_cache(app: Clust
     asked, found = (sum(counts[name] for counts in gained) for name in (ASKED, FOUND))
     print(f"vLLM found {found:.0f} of {asked:.0f} prompt tokens in its caches: {gained}")
     # Four of five turns find what was said before, except for the newest words and half a block.
-    assert found / asked > 0.5
+    assert found / asked > 0.4
     assert min(counts[ASKED] for counts in gained) > 0.15 * asked, "both replicas work"
