@@ -79,6 +79,8 @@ class EngineReplica:
         self._process: EngineProcess | None = None
         self._lease: Lease | None = None
         self._load = IDLE
+        self._tasks: list[asyncio.Task[None]] = []
+        self._renewing: asyncio.Task[None] | None = None
         self._record = ReplicaRecord(
             replica_id=context.replica_id.unique_id,
             app=context.app_name,
@@ -103,9 +105,9 @@ class EngineReplica:
             # Serve may tear the application down at once: first let everybody hear the cause.
             await asyncio.sleep(_CAUSE_HEARD_S)
             raise
+        self._renewing = asyncio.create_task(self._renew())
         self._tasks = [
             asyncio.create_task(self._die_with_engine()),
-            asyncio.create_task(self._renew()),
             asyncio.create_task(self._watch_progress()),
         ]
 
@@ -123,14 +125,13 @@ class EngineReplica:
 
     async def __del__(self) -> None:
         """Drain, then stop: Serve awaits this up to graceful_shutdown_timeout_s."""
-        for task in getattr(self, "_tasks", ()):
-            if task is not self._tasks[1]:
-                task.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._process is not None:
             await self._drain(self._process)
             await self._process.stop(STOP_GRACE_S)
-        for task in getattr(self, "_tasks", ()):
-            task.cancel()
+        if self._renewing is not None:
+            self._renewing.cancel()
         await self._coordinator.left(self._record.replica_id)
 
     async def _wait_after_deaths(self) -> None:

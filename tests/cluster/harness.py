@@ -16,6 +16,7 @@ from ray import serve
 
 from cluster.coordinator import NAME, NAMESPACE
 from cluster.directory import Picture, ReplicaRecord, ReplicaState
+from cluster.engines.prometheus import read_stats
 from cluster.engines.supervisor import processes_of
 from serve_apps.application import deploy
 
@@ -79,6 +80,11 @@ class Cluster:
 
     def ready(self) -> list[ReplicaRecord]:
         return self.replicas(ReplicaState.READY)
+
+    def running(self, model: str) -> int:
+        """How many requests the engines of `model` run, by their own counters."""
+        urls = [replica.url for replica in self.ready() if replica.model == model]
+        return sum(read_stats(httpx.get(f"{url}/metrics").text).running for url in urls)
 
     def chat(self, content: str = "hello", **body: Any) -> httpx.Response:
         message = {"messages": [{"role": "user", "content": content}], "max_tokens": 4}

@@ -175,12 +175,6 @@ def test_handle_calls_raise_what_http_answers(app: Cluster) -> None:
         handle.generate.remote("x", model="alpha", max_tokens=-1).result()
 
 
-def running(app: Cluster, model: str) -> int:
-    text = httpx.get(engine_url(app, model) + "/metrics").text
-    line = next(t for t in text.splitlines() if t.startswith("vllm:num_requests_running"))
-    return int(float(line.rsplit(" ", 1)[1]))
-
-
 @pytest.mark.parametrize("stream", [True] + [False] * 6)
 def test_a_client_that_goes_away_ends_the_engines_work(app: Cluster, stream: bool) -> None:
     body = {"model": "alpha", "messages": HELLO, "max_tokens": 4000, "stream": stream}
@@ -191,8 +185,8 @@ def test_a_client_that_goes_away_ends_the_engines_work(app: Cluster, stream: boo
                 pieces = answer.iter_bytes()
                 next(pieces)
                 assert answer.status_code == 200
-                eventually(lambda: running(app, "alpha") == 1, 5)
+                eventually(lambda: app.running("alpha") == 1, 5)
         else:
             with pytest.raises(httpx.ReadTimeout):
                 leaving.post("/v1/chat/completions", json=body)
-    eventually(lambda: running(app, "alpha") == 0, 2, "the engine's work aborted")
+    eventually(lambda: app.running("alpha") == 0, 2, "the engine's work aborted")

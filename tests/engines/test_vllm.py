@@ -196,16 +196,6 @@ def test_handle_calls_yield_typed_chunks(app: Cluster) -> None:
     assert chunks[-1].usage == whole.usage == Usage(whole.usage.prompt_tokens, 6)
 
 
-def running(app: Cluster, model: str) -> float:
-    total = 0.0
-    for replica in app.ready():
-        if replica.model == model:
-            for line in httpx.get(replica.url + "/metrics").text.splitlines():
-                if line.startswith("vllm:num_requests_running"):
-                    total += float(line.rsplit(" ", 1)[1])
-    return total
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_away_ends_the_engines_work(app: Cluster, stream: bool) -> None:
     body = {"model": SMOL, "messages": FRANCE, "max_tokens": 900, "ignore_eos": True}
@@ -214,12 +204,12 @@ def test_a_client_that_goes_away_ends_the_engines_work(app: Cluster, stream: boo
             with leaving.stream("POST", "/v1/chat/completions", json=body | {"stream": True}) as s:
                 pieces = s.iter_bytes()
                 next(pieces)
-                eventually(lambda: running(app, SMOL) == 1, 5)
+                eventually(lambda: app.running(SMOL) == 1, 5)
         else:
             with pytest.raises(httpx.ReadTimeout):
                 leaving.post("/v1/chat/completions", json=body)
     # vLLM's counters follow its steps; 0.2 s is the promise, the rest is a busy machine.
-    eventually(lambda: running(app, SMOL) == 0, 3, "the engine's work aborted")
+    eventually(lambda: app.running(SMOL) == 0, 3, "the engine's work aborted")
 
 
 @pytest.mark.parametrize("part", ["the API server", "the engine core"])

@@ -53,5 +53,5 @@ def test_every_turn_of_a_chat_finds_the_ones_before_it_in_vllms_cache(app: Clust
     asked, found = (sum(counts[name] for counts in gained) for name in (ASKED, FOUND))
     print(f"vLLM found {found:.0f} of {asked:.0f} prompt tokens in its caches: {gained}")
     # Four of five turns find what was said before, except for the newest words and half a block.
-    assert found / asked > 0.4
+    assert found / asked > 0.5
     assert min(counts[ASKED] for counts in gained) > 0.15 * asked, "both replicas work"

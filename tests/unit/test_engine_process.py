@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -33,6 +32,7 @@ from cluster.engines.base import (
 from cluster.engines.process import EngineProcess, PhaseStarted, Ready, Warned
 from cluster.engines.supervisor import end_processes, processes_of
 from cluster.errors import EngineError, PermanentEngineError, TransientEngineError
+from cluster.ports import free_port
 
 LIMIT_S = 20.0
 SPEC = EngineSpec("fake", "no-model", "fake")
@@ -105,12 +105,6 @@ class FakeEngine:
 
     def stats(self, metrics: str) -> Stats:
         return Stats(running=int(metrics.removeprefix("running ")))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def made(script: str, log: Path, on_event: Callable[[Any], None], **changes: Any) -> EngineProcess:
