@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from cluster.devices.masks import VISIBLE, write_mask
 from cluster.engines import EngineSpec, engine_named
-from cluster.engines.base import Lease
+from cluster.engines.base import Lease, Seat, Site
 from cluster.environment import VARIABLES
 from cluster.environment.advice import to_set
 from cluster.environment.rules import Trait
@@ -118,8 +118,8 @@ def on_cpu(models: Sequence[Served], cores: int, http_port: int) -> Blueprint:
         for number in range(model.replicas):
             name = f"{spec.served_model_name} replica {number}"
             lease = _lease(ledger, name, 0, "127.0.0.1", spec)
-            launch = engine_named(spec.engine).plan(spec, lease)
-            commands.append(Command(name, 0, launch.argv, launch.env))
+            launch = engine_named(spec.engine).plan(spec, Site((Seat(lease),)))
+            commands += [Command(name, 0, one.argv, one.env) for one in launch.processes]
             ports += [Port(f"{name}, {what}", 0, one, True) for what, one in lease.ports.items()]
     return Blueprint(({},), tuple(commands), tuple(ports))
 
@@ -205,9 +205,10 @@ def _ledger() -> PortLedger:
 
 
 def _lease(ledger: PortLedger, name: str, node: int, host: str, spec: EngineSpec) -> Lease:
-    names = engine_named(spec.engine).port_names
-    ports = ledger.lease(str(node), name, len(names))
-    return Lease(name, str(node), host, dict(zip(names, ports, strict=True)))
+    needs = engine_named(spec.engine).ports
+    firsts = ledger.lease(str(node), name, [need.window for need in needs])
+    names = [need.name for need in needs]
+    return Lease(name, str(node), host, dict(zip(names, firsts, strict=True)))
 
 
 def _ray(node: int, hosts: Sequence[str], devices: int) -> Command:
@@ -264,7 +265,7 @@ def _engine(
         dtype="bfloat16" if model.spec.dtype == "auto" else model.spec.dtype,
         engine_args=tuple(_arguments(model, spanning=len(mask) > 1)),
     )
-    launch = engine_named(spec.engine).plan(spec, lease)
+    launch = engine_named(spec.engine).plan(spec, Site((Seat(lease),))).head
     env = {key: value for key, value in launch.env.items() if key not in _CPU_ONLY}
     if len(mask) == 1:
         env[VISIBLE] = write_mask(mask[int(lease.node_id)])

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import time
 import warnings
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -21,13 +22,14 @@ from cluster.directory import IDLE, Load, Picture, ReplicaRecord
 from cluster.engines.base import Lease
 from cluster.errors import CoordinatorError
 from cluster.ports import can_bind
-from cluster.registry import RENEW_PERIOD_S, Death, Registry, Unleasable
+from cluster.registry import RENEW_PERIOD_S, Ask, Death, Registry, Unleasable
 
 NAME, NAMESPACE = "coordinator", "rayscend"
-PROTOCOL = 1
+PROTOCOL = 2
 IDLE_END_S = 60.0
 WATCH_S = 20.0
 TICK_S = 0.25
+_LEASE_TRIES = 50
 
 
 class Coordinator:
@@ -45,14 +47,12 @@ class Coordinator:
     async def protocol(self) -> int:
         return self._protocol
 
-    async def lease(
-        self, replica_id: str, node_id: str, host: str, names: Sequence[str], avoid: Sequence[int]
-    ) -> Lease | None:
+    async def lease(self, replica_id: str, asks: Sequence[Ask]) -> list[Lease] | None:
         self._last_used = time.time()
-        return self._registry.lease(replica_id, node_id, host, names, avoid, time.time())
+        return self._registry.lease(replica_id, asks, time.time())
 
-    async def renew(self, record: ReplicaRecord, lease: Lease, load: Load) -> bool:
-        kept = self._registry.renew(record, lease, time.time(), load)
+    async def renew(self, record: ReplicaRecord, leases: Sequence[Lease], load: Load) -> bool:
+        kept = self._registry.renew(record, leases, time.time(), load)
         await self._tell()
         return kept
 
@@ -116,6 +116,15 @@ def _restarted() -> bool:
         return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
+Taken = Callable[[Lease], Awaitable[Collection[int]]]
+"""Tells which ports of a lease a stranger holds on its node."""
+
+
+async def taken_here(lease: Lease) -> Collection[int]:
+    """Which ports of a lease on this node cannot be bound."""
+    return [port for port in lease.held() if not can_bind(lease.host, port)]
+
+
 class CoordinatorClient:
     """Calls the coordinator from inside an event loop, and makes it where there is none.
 
@@ -128,31 +137,36 @@ class CoordinatorClient:
         self._actor: Any = None
         self._met_before = False
 
-    async def lease(self, replica_id: str, node_id: str, host: str, names: Sequence[str]) -> Lease:
-        """Lease a port for each of `names`, bind-tested on this node.
+    async def lease(
+        self, replica_id: str, asks: Sequence[Ask], taken: Taken = taken_here
+    ) -> list[Lease]:
+        """Lease what `asks` name on each node; `taken` tests a lease's ports by binding there.
 
         Raises:
             TransientEngineError: no free port was found.
         """
-        avoid: list[int] = []
-        for _ in range(50):
-            lease: Lease | None = await self._call(
-                "lease", replica_id, node_id, host, list(names), avoid
-            )
-            if lease is None:
+        for _ in range(_LEASE_TRIES):
+            leases: list[Lease] | None = await self._call("lease", replica_id, asks)
+            if leases is None:
                 await asyncio.sleep(RENEW_PERIOD_S / 4)
                 continue
-            taken = [port for port in lease.ports.values() if not can_bind(host, port)]
-            if not taken:
-                return lease
-            avoid += taken
+            found = [frozenset(await taken(lease)) for lease in leases]
+            if not any(found):
+                return leases
+            asks = [
+                replace(ask, avoid=ask.avoid | ports)
+                for ask, ports in zip(asks, found, strict=True)
+            ]
+        tried = ", ".join(f"{len(ask.avoid)} on {ask.host}" for ask in asks)
         raise Unleasable(
-            f"{len(avoid)} ports on {host} were tried and all of them are taken",
+            f"ports were tried and all of them are taken: {tried}",
             remedy="find out what listens there (ss -ltnp), or widen the range of ports",
         )
 
-    async def renew(self, record: ReplicaRecord, lease: Lease, load: Load = IDLE) -> bool:
-        return bool(await self._call("renew", record, lease, load))
+    async def renew(
+        self, record: ReplicaRecord, leases: Sequence[Lease], load: Load = IDLE
+    ) -> bool:
+        return bool(await self._call("renew", record, leases, load))
 
     async def died(self, record: ReplicaRecord, transient: bool) -> None:
         await self._call("died", record, transient)

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import random
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import psutil
@@ -31,27 +31,39 @@ class PortLedger:
     first: int | None = None
     _held: dict[str, dict[int, str]] = field(default_factory=dict)
 
-    def lease(self, node: str, holder: str, count: int, avoid: Iterable[int] = ()) -> list[int]:
-        """Give `holder` `count` ports on `node` that nobody holds.
+    def lease(
+        self, node: str, holder: str, windows: Sequence[int], avoid: Iterable[int] = ()
+    ) -> list[int]:
+        """Give `holder` the first ports of free stretches of consecutive ports, one per window.
 
         Raises:
-            TransientEngineError: fewer than `count` are left.
+            TransientEngineError: not so many are left.
         """
         held = self._held.setdefault(node, {})
-        shunned = set(avoid)
+        shunned, firsts = set(avoid), []
+        granted: set[int] = set()
+        for window in windows:
+            first = self._stretch(window, held.keys() | shunned | granted)
+            if first is None:
+                free = sum(port not in held and port not in shunned for port in self.ports)
+                raise TransientEngineError(
+                    f"{sum(windows)} ports were asked for on node {node}, {free} of "
+                    f"{self.ports.start}-{self.ports.stop - 1} are free",
+                    remedy="stop replicas on that node, or widen the range of ports",
+                )
+            firsts.append(first)
+            granted.update(range(first, first + window))
+        held.update(dict.fromkeys(granted, holder))
+        return firsts
+
+    def _stretch(self, window: int, taken: Collection[int]) -> int | None:
+        """The first of `window` consecutive ports that are not `taken`."""
         start = self.ports.index(self._begin())
-        order = itertools.chain(self.ports[start:], self.ports[:start])
-        free = list(
-            itertools.islice((p for p in order if p not in held and p not in shunned), count)
-        )
-        if len(free) < count:
-            raise TransientEngineError(
-                f"{count} ports were asked for on node {node}, {len(free)} of "
-                f"{self.ports.start}-{self.ports.stop - 1} are free",
-                remedy="stop replicas on that node, or widen the range of ports",
-            )
-        held.update(dict.fromkeys(free, holder))
-        return free
+        for first in itertools.chain(self.ports[start:], self.ports[:start]):
+            stretch = range(first, first + window)
+            if stretch[-1] in self.ports and not any(port in taken for port in stretch):
+                return first
+        return None
 
     def _begin(self) -> int:
         if self.first is None:

@@ -12,13 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from cluster.directory import IDLE, Load, Picture, ReplicaRecord, ReplicaState
-from cluster.engines.base import Lease
+from cluster.engines.base import Lease, PortNeed
 from cluster.errors import TransientEngineError
 from cluster.ports import PortLedger
 
 RENEW_PERIOD_S = 2.0
 LEASE_TTL_S = 10.0
 DEAD_SHOWN_S = 120.0
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Ports for a replica on one node; not those in `avoid`, which the node found taken."""
+
+    node_id: str
+    host: str
+    needs: Sequence[PortNeed]
+    avoid: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -35,7 +45,7 @@ class Death:
 
 @dataclass
 class _Held:
-    lease: Lease
+    leases: Sequence[Lease]
     renewed: float
 
 
@@ -58,44 +68,45 @@ class Registry:
     _ended: set[str] = field(default_factory=set)
     _deaths: deque[Death] = field(default_factory=lambda: deque(maxlen=200))
 
-    def lease(
-        self,
-        replica_id: str,
-        node_id: str,
-        host: str,
-        names: Sequence[str],
-        avoid: Sequence[int],
-        now: float,
-    ) -> Lease | None:
-        """Grant one port for each of `names`; None while still recovering.
+    def lease(self, replica_id: str, asks: Sequence[Ask], now: float) -> list[Lease] | None:
+        """Grant the ports of each node that is asked for; None while still recovering.
 
-        `avoid` are ports that the node found taken by others. What the replica held before is
-        given back first.
+        What the replica held before is given back first.
 
         Raises:
             TransientEngineError: no ports are left.
         """
         if now < self.recovering_until:
             return None
-        self.ledger.release(replica_id)
-        ports = self.ledger.lease(node_id, replica_id, len(names), avoid)
-        lease = Lease(replica_id, node_id, host, dict(zip(names, ports, strict=True)))
-        self._leases[replica_id] = _Held(lease, now)
-        return lease
+        self._end_lease(replica_id)
+        leases = [self._grant(replica_id, ask) for ask in asks]
+        self._leases[replica_id] = _Held(leases, now)
+        return leases
 
-    def renew(self, record: ReplicaRecord, lease: Lease, now: float, load: Load = IDLE) -> bool:
-        """Keep a lease alive and take the replica's word on its state and its engine's load.
+    def _grant(self, replica_id: str, ask: Ask) -> Lease:
+        sizes = [need.window for need in ask.needs]
+        firsts = self.ledger.lease(ask.node_id, replica_id, sizes, ask.avoid)
+        names = [need.name for need in ask.needs]
+        windows = {need.name: need.window for need in ask.needs if need.window > 1}
+        ports = dict(zip(names, firsts, strict=True))
+        return Lease(replica_id, ask.node_id, ask.host, ports, windows)
+
+    def renew(
+        self, record: ReplicaRecord, leases: Sequence[Lease], now: float, load: Load = IDLE
+    ) -> bool:
+        """Keep leases alive and take the replica's word on its state and its engine's load.
 
         Also how a replica comes back after the coordinator was restarted, or after a silence that
         was taken for its death. False: it said itself that it died, or another replica holds one
         of its ports now; it must end.
         """
-        held = list(lease.ports.values())
         if record.replica_id in self._ended:
             return False
-        if not self.ledger.restore(lease.node_id, lease.replica_id, held):
+        if not all(
+            self.ledger.restore(lease.node_id, lease.replica_id, lease.held()) for lease in leases
+        ):
             return False
-        self._leases[lease.replica_id] = _Held(lease, now)
+        self._leases[record.replica_id] = _Held(leases, now)
         self.put(record)
         if self._loads.get(record.replica_id, IDLE) != load:
             self._loads[record.replica_id] = load

@@ -19,11 +19,11 @@ from ray import serve
 from cluster.coordinator import CoordinatorClient
 from cluster.directory import IDLE, Load, ReplicaRecord, ReplicaState
 from cluster.engines import EngineSpec, engine_named
-from cluster.engines.base import Lease
+from cluster.engines.base import Lease, Seat, Site
 from cluster.engines.process import EngineEvent, EngineProcess, PhaseStarted, Ready, Warned
 from cluster.errors import EngineError, PermanentEngineError, RayscendError
 from cluster.nodes import engine_host, serve_log_folder
-from cluster.registry import RENEW_PERIOD_S
+from cluster.registry import RENEW_PERIOD_S, Ask
 from serve_apps.autoscaling import LOAD
 from serve_apps.metrics import Source
 from serve_apps.progress import Progress
@@ -77,7 +77,7 @@ class EngineReplica:
         self._progress = Progress(settings.stall_after_s, settings.stall_limit_s)
         self._metrics = ReplicaMetrics(RaySink(Source.REPLICA), spec.served_model_name)
         self._process: EngineProcess | None = None
-        self._lease: Lease | None = None
+        self._leases: list[Lease] = []
         self._load = IDLE
         self._tasks: list[asyncio.Task[None]] = []
         self._renewing: asyncio.Task[None] | None = None
@@ -154,14 +154,14 @@ class EngineReplica:
 
     async def _start_once(self) -> None:
         started = time.monotonic()
-        self._lease = await self._coordinator.lease(
-            self._record.replica_id, self._record.node_id, engine_host(), self._engine.port_names
-        )
-        plan = self._engine.plan(self._spec, self._lease)
+        ask = Ask(self._record.node_id, engine_host(), self._engine.ports)
+        self._leases = await self._coordinator.lease(self._record.replica_id, [ask])
+        site = Site(tuple(map(Seat, self._leases)))
+        plan = self._engine.plan(self._spec, site)
         self._process = EngineProcess(
             self._engine, self._spec, plan, self._log_path, self._on_event
         )
-        self._change(ReplicaState.STARTING, ports=dict(self._lease.ports))
+        self._change(ReplicaState.STARTING, ports=dict(site.head.ports))
         renewing = asyncio.create_task(self._renew())
         try:
             logger.info(f"Starting {self._spec.served_model_name} with {self._engine.name}.")
@@ -169,7 +169,7 @@ class EngineReplica:
         finally:
             renewing.cancel()
         self._change(ReplicaState.READY, url=self._process.url, phase="")
-        await self._coordinator.renew(self._record, self._lease)
+        await self._coordinator.renew(self._record, self._leases)
         logger.info(
             f"{self._spec.served_model_name} is ready after {time.monotonic() - started:.1f} s "
             f"at {self._process.url}."
@@ -192,22 +192,25 @@ class EngineReplica:
 
     async def _renew(self) -> None:
         """Tell the coordinator how we are: at every change, and often enough to keep the lease."""
-        assert self._lease is not None
         told, told_at = None, 0.0
         while True:
             now = time.monotonic()
             if (self._record, self._load) != told or now - told_at > RENEW_PERIOD_S:
                 told, told_at = (self._record, self._load), now
                 try:
-                    kept = await self._coordinator.renew(self._record, self._lease, self._load)
+                    kept = await self._coordinator.renew(self._record, self._leases, self._load)
                 except RayscendError as error:
                     logger.warning(str(error))
                     continue
                 if not kept:
                     await self._end(
                         PermanentEngineError(
-                            f"The lease of {self._lease.host} ports "
-                            f"{sorted(self._lease.ports.values())} has ended"
+                            "The lease of "
+                            + ", ".join(
+                                f"{lease.host} ports {sorted(lease.ports.values())}"
+                                for lease in self._leases
+                            )
+                            + " has ended"
                         )
                     )
             await asyncio.sleep(0.1)

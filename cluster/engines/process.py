@@ -78,7 +78,7 @@ class EngineProcess:
     ) -> None:
         self.url = plan.url
         self.pid: int | None = None
-        self._engine, self._spec, self._plan = engine, spec, plan
+        self._engine, self._spec, self._plan = engine, spec, plan.head
         self._log_path, self._on_event = log_path, on_event
         self.tree_id = uuid.uuid4().hex
         self._loop = asyncio.get_running_loop()

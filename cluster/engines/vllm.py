@@ -17,9 +17,12 @@ from cluster.engines.base import (
     EngineSpec,
     KnownFailure,
     LaunchPlan,
-    Lease,
+    Needs,
     Phase,
+    PortNeed,
     Probe,
+    ProcessPlan,
+    Site,
     Stats,
 )
 from cluster.engines.prometheus import read_stats
@@ -165,7 +168,7 @@ class VllmEngine:
     name = "vllm"
     phases: tuple[Phase, ...] = _PHASES
     failures: tuple[KnownFailure, ...] = _FAILURES
-    port_names: tuple[str, ...] = ("http",)
+    ports: tuple[PortNeed, ...] = (PortNeed("http"),)
 
     def check(self, spec: EngineSpec) -> None:
         """Refuse a model folder, size or flag that vLLM would refuse after a long start."""
@@ -187,7 +190,11 @@ class VllmEngine:
             )
         _check_flags(spec.engine_args, None if spec.engine_python else _known_flags())
 
-    def plan(self, spec: EngineSpec, lease: Lease) -> LaunchPlan:
+    def needs(self, spec: EngineSpec) -> Needs:
+        return Needs(spec.tensor_parallel_size, spec.tensor_parallel_size)
+
+    def plan(self, spec: EngineSpec, site: Site) -> LaunchPlan:
+        lease = site.head
         port = lease.ports["http"]
         model = spec.model
         if looks_like_folder(model):
@@ -204,7 +211,8 @@ class VllmEngine:
             # Compiling takes a minute on a CPU at every first start and gains little there.
             argv.append("--enforce-eager")
         argv += spec.engine_args
-        return LaunchPlan(tuple(argv), f"http://{lease.host}:{port}", self._environment(spec))
+        engine = ProcessPlan("engine", tuple(argv), self._environment(spec))
+        return LaunchPlan((engine,), f"http://{lease.host}:{port}")
 
     def _environment(self, spec: EngineSpec) -> dict[str, str]:
         names = [

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from cluster.engines import EngineSpec, engine_named
-from cluster.engines.base import Lease
 from cluster.engines.process import EngineProcess
 from cluster.engines.supervisor import processes_of
 from cluster.errors import EngineError, PermanentEngineError, TransientEngineError
 from cluster.ports import free_port
+from tests.sites import one_node
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
@@ -29,7 +29,7 @@ def spec(tiny_model: Path, tmp_path: Path) -> EngineSpec:
 
 async def failure(spec: EngineSpec, log: Path, port: int = 0) -> EngineError:
     engine = engine_named("vllm")
-    plan = engine.plan(spec, Lease("r", "n", "127.0.0.1", {"http": port or free_port()}))
+    plan = engine.plan(spec, one_node(port or free_port()))
     process = EngineProcess(engine, spec, plan, log, lambda event: None)
     with pytest.raises(EngineError) as caught:
         await process.start()

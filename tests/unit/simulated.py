@@ -14,8 +14,9 @@ from typing import Any
 
 import httpx
 
-from cluster.engines.base import EngineSpec, Lease, Stats
+from cluster.engines.base import EngineSpec, Stats
 from cluster.engines.simulated.engine import SimulatedEngine, Switches
+from tests.sites import one_node
 
 ENGINE = SimulatedEngine()
 ROOT = Path(__file__).parents[2]
@@ -39,9 +40,9 @@ def launched(*engine_args: str, port: int = 0) -> Iterator[Process]:
     if not port:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-    plan = ENGINE.plan(spec(*engine_args), Lease("r", "n", "127.0.0.1", {"http": port}))
+    plan = ENGINE.plan(spec(*engine_args), one_node(port))
     popen = subprocess.Popen(
-        plan.argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+        plan.head.argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
     )
     process = Process(plan.url, popen)
     assert popen.stdout

@@ -24,15 +24,19 @@ from cluster.engines.base import (
     EngineSpec,
     KnownFailure,
     LaunchPlan,
-    Lease,
+    Needs,
     Phase,
+    PortNeed,
     Probe,
+    ProcessPlan,
+    Site,
     Stats,
 )
 from cluster.engines.process import EngineProcess, PhaseStarted, Ready, Warned
 from cluster.engines.supervisor import end_processes, processes_of
 from cluster.errors import EngineError, PermanentEngineError, TransientEngineError
 from cluster.ports import free_port
+from tests.sites import one_node
 
 LIMIT_S = 20.0
 SPEC = EngineSpec("fake", "no-model", "fake")
@@ -90,15 +94,19 @@ class FakeEngine:
     name: str = "fake"
     phases: tuple[Phase, ...] = PHASES
     failures: tuple[KnownFailure, ...] = FAILURES
-    port_names: tuple[str, ...] = ("http",)
+    ports: tuple[PortNeed, ...] = (PortNeed("http"),)
 
     def check(self, spec: EngineSpec) -> None:
         pass
 
-    def plan(self, spec: EngineSpec, lease: Lease) -> LaunchPlan:
-        port = lease.ports["http"]
+    def needs(self, spec: EngineSpec) -> Needs:
+        return Needs(1, 1)
+
+    def plan(self, spec: EngineSpec, site: Site) -> LaunchPlan:
+        port = site.head.ports["http"]
         argv = (sys.executable, self.script, str(port))
-        return LaunchPlan(argv, f"http://{lease.host}:{port}", {"GIVEN": "1"}, frozenset({"GONE"}))
+        engine = ProcessPlan("engine", argv, {"GIVEN": "1"}, frozenset({"GONE"}))
+        return LaunchPlan((engine,), f"http://{site.head.host}:{port}")
 
     def probe(self, spec: EngineSpec) -> Probe:
         return Probe("/v1/completions", {"max_tokens": 1})
@@ -109,8 +117,8 @@ class FakeEngine:
 
 def made(script: str, log: Path, on_event: Callable[[Any], None], **changes: Any) -> EngineProcess:
     engine = FakeEngine(script, **changes)
-    lease = Lease("replica", "node", "127.0.0.1", {"http": free_port()})
-    return EngineProcess(engine, SPEC, engine.plan(SPEC, lease), log, on_event)
+    plan = engine.plan(SPEC, one_node(free_port()))
+    return EngineProcess(engine, SPEC, plan, log, on_event)
 
 
 @dataclass

@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.engines.base import EngineSpec, Lease
+from cluster.engines.base import EngineSpec
 from cluster.errors import ConfigError
+from tests.sites import one_node
 from tests.unit.simulated import (
     ENGINE,
     FAST,
@@ -66,10 +67,10 @@ def test_what_could_never_start_is_refused_by_name(wrong: EngineSpec, words: lis
 def test_the_plan_carries_lease_environment_and_arguments() -> None:
     asked = spec("--itl=1", engine_python="/py", max_model_len=64, env={"A": "b"})
     ENGINE.check(asked)
-    plan = ENGINE.plan(asked, Lease("r", "n", "10.0.0.1", {"http": 4321}))
-    assert plan.argv[0] == "/py"
-    assert plan.argv[-3:] == ("--max-model-len", "64", "--itl=1")
-    assert (plan.url, plan.env) == ("http://10.0.0.1:4321", {"A": "b"})
+    plan = ENGINE.plan(asked, one_node(4321, "10.0.0.1"))
+    assert plan.head.argv[0] == "/py"
+    assert plan.head.argv[-3:] == ("--max-model-len", "64", "--itl=1")
+    assert (plan.url, plan.head.env) == ("http://10.0.0.1:4321", {"A": "b"})
 
 
 def test_phases_are_printed_in_the_order_of_the_table(shared: Process) -> None:

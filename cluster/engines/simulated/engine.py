@@ -12,7 +12,18 @@ import sys
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-from cluster.engines.base import EngineSpec, KnownFailure, LaunchPlan, Lease, Phase, Probe, Stats
+from cluster.engines.base import (
+    EngineSpec,
+    KnownFailure,
+    LaunchPlan,
+    Needs,
+    Phase,
+    PortNeed,
+    Probe,
+    ProcessPlan,
+    Site,
+    Stats,
+)
 from cluster.engines.prometheus import read_stats
 from cluster.engines.simulated.model import Settings
 from cluster.errors import ConfigError, did_you_mean
@@ -62,7 +73,7 @@ class SimulatedEngine:
     """Runs anywhere, with any model name; flags for its timing and failures are `engine_args`."""
 
     name = "simulated"
-    port_names: tuple[str, ...] = ("http",)
+    ports: tuple[PortNeed, ...] = (PortNeed("http"),)
     phases: tuple[Phase, ...] = (
         Phase("starting Python", 60, usual_cause="a slow disk"),
         Phase("loading the model", 60, re.compile(r"^loading model"), "a large --start-seconds"),
@@ -108,13 +119,18 @@ class SimulatedEngine:
                 )
         self._check_flags(spec)
 
-    def plan(self, spec: EngineSpec, lease: Lease) -> LaunchPlan:
+    def needs(self, spec: EngineSpec) -> Needs:
+        return Needs(spec.tensor_parallel_size, spec.tensor_parallel_size)
+
+    def plan(self, spec: EngineSpec, site: Site) -> LaunchPlan:
+        lease = site.head
         port = lease.ports["http"]
         python = spec.engine_python or sys.executable
         argv = [python, "-u", "-m", "cluster.engines.simulated.server"]
         argv += ["--host", lease.host, "--port", str(port), "--model", spec.model]
         argv += ["--served-model-name", spec.served_model_name, *_engine_args(spec)]
-        return LaunchPlan(tuple(argv), url=f"http://{lease.host}:{port}", env=dict(spec.env))
+        engine = ProcessPlan("engine", tuple(argv), dict(spec.env))
+        return LaunchPlan((engine,), f"http://{lease.host}:{port}")
 
     def probe(self, spec: EngineSpec) -> Probe:
         body = {"model": spec.served_model_name, "prompt": "Hello", "max_tokens": 1}
