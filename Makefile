@@ -61,6 +61,7 @@ format: $(DEV_STAMP) ## let ruff format and mend
 bench: $(BENCH_STAMP) ## measure, and rewrite docs/measurements.md; ARGS=--quick only prints (a minute each)
 	$(BIN)/python -m scripts.benchmark.overhead $(ARGS)
 	$(BIN)/python -m scripts.benchmark.compare_serve_llm $(ARGS)
+	$(BIN)/python -m scripts.benchmark.picking $(ARGS)
 
 bench-clients: $(BENCH_STAMP) ## the same with load tools of others; ARGS="--guidellm PATH"
 	$(BIN)/python -m scripts.benchmark.clients $(ARGS)

@@ -1,20 +1,20 @@
 """Prefix-aware picking against other ways, on simulated replicas: hit rate, TTFT, balance.
 
-    python -m scripts.benchmark.picking [--replicas 8] [--turns 6000] [--json FILE]
+    python -m scripts.benchmark.picking [--replicas 8] [--turns 6000] [--quick]
 
-Deterministic: time is simulated, chance has a seed.
+Deterministic: time is simulated, chance has a seed. It rewrites its section of
+docs/measurements.md (with --quick: short runs, prints only).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
+from scripts.benchmark import report
 from scripts.benchmark.routers import Gateways, RayPrefixAffinity, RoundRobin
 from scripts.benchmark.simulation import Router, Simulation, Workload
 
@@ -82,33 +82,38 @@ def measure(workload: Workload, router: str, replicas: int, turns: int) -> Resul
 
 def table(results: list[Result]) -> str:
     """Return Markdown."""
-    lines = [
-        "| workload | picked by | hit rate | TTFT P50 | P90 | P99 | busiest / mean | spread |",
-        "|---|---|--:|--:|--:|--:|--:|--:|",
+    head = ["workload", "picked by", "hit rate", "TTFT ms P50", "P90", "P99"]
+    rows = [
+        [
+            result.workload,
+            result.router,
+            f"{result.hit_rate:.1%}",
+            *(f"{1e3 * s:.0f}" for s in (result.ttft_p50, result.ttft_p90, result.ttft_p99)),
+            f"{result.busiest:.2f}",
+            f"{result.spread:.1f}",
+        ]
+        for result in results
     ]
-    lines += [
-        f"| {r.workload} | {r.router} | {r.hit_rate:.1%} | {r.ttft_p50 * 1e3:.0f} ms "
-        f"| {r.ttft_p90 * 1e3:.0f} ms | {r.ttft_p99 * 1e3:.0f} ms | {r.busiest:.2f} "
-        f"| {r.spread:.1f} |"
-        for r in results
-    ]
-    return "\n".join(lines)
+    return report.table([*head, "busiest / mean", "spread"], rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--replicas", type=int, default=8)
     parser.add_argument("--turns", type=int, default=6000, help="requests in each run")
-    parser.add_argument("--json", type=Path, help="write the results there, too")
+    parser.add_argument("--quick", action="store_true", help="short runs, no documents")
     options = parser.parse_args()
+    turns = 600 if options.quick else options.turns
     results = [
-        measure(workload, router, options.replicas, options.turns)
+        measure(workload, router, options.replicas, turns)
         for workload in WORKLOADS
         for router in ROUTERS
     ]
-    print(table(results))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
+    text = f"{report.command()}: {options.replicas} replicas, {turns} requests in each run."
+    text += f"\n\n{table(results)}"
+    if not options.quick:
+        report.write("picking", text)
+    print(text)
 
 
 if __name__ == "__main__":

@@ -45,15 +45,19 @@ def keep(name: str, results: Sequence[Result], **more: Any) -> None:
     (RAW / f"{name}.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
+def command() -> str:
+    """The command that runs, as Markdown code."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    module = f"python -m {spec.name} " if spec else ""
+    return f"`{module}{shlex.join(sys.argv[1:])}`".replace(" `", "`")
+
+
 def origin() -> str:
     """What was run, when, on what: a paragraph."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    command = f"python -m {spec.name} " if spec else ""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
     memory = psutil.virtual_memory().total / 2**30
     return (
-        f"`{command}{shlex.join(sys.argv[1:])}`".replace(" `", "`")
-        + f" on {time.strftime('%Y-%m-%d')}; {os.cpu_count()} cores ({_processor()}), "
+        f"{command()} on {time.strftime('%Y-%m-%d')}; {os.cpu_count()} cores ({_processor()}), "
         f"{memory:.0f} GiB, Linux {platform.release()}; "
         f"Python {platform.python_version()}, {versions}. "
         f"Load of the machine before: {_LOAD_BEFORE:.1f}."

@@ -11,6 +11,7 @@ import httpx
 import openai
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from ray import serve
 
 from cluster.directory import ReplicaRecord
@@ -168,6 +169,21 @@ def test_what_else_the_engine_serves_goes_through(app: Cluster) -> None:
     )
     assert answer.status_code == 200
     assert answer.json()["object"] == "response"
+
+
+def test_one_scrape_of_the_gateway_has_the_metrics_of_every_engine(app: Cluster) -> None:
+    app.client.post("/v1/completions", json={"model": TINY, "prompt": "hello", "max_tokens": 4})
+    families = {
+        family.name: family.samples
+        for family in text_string_to_metric_families(app.client.get("/metrics").text)
+    }
+    replicas = {(record.model, record.replica_id) for record in app.ready()}
+    for name in ("vllm:kv_cache_usage_perc", "vllm:generation_tokens", "vllm:num_requests_running"):
+        samples = families[name]
+        assert {(s.labels["model"], s.labels["replica"]) for s in samples} == replicas
+    made = [s.value for s in families["vllm:generation_tokens"] if s.labels["model"] == TINY]
+    assert sum(made) >= 4
+    assert {s.value for s in families["rayscend_engine_up"]} == {1}
 
 
 def test_the_engines_refusal_is_the_clients(app: Cluster, client: openai.OpenAI) -> None:
