@@ -20,7 +20,8 @@ from cluster.coordinator import CoordinatorClient
 from cluster.directory import IDLE, Load, ReplicaRecord, ReplicaState
 from cluster.engines import EngineSpec, engine_named
 from cluster.engines.base import Lease, Seat, Site
-from cluster.engines.process import EngineEvent, EngineProcess, PhaseStarted, Ready, Warned
+from cluster.engines.child import LocalChild
+from cluster.engines.group import EngineEvent, EngineGroup, PhaseStarted, Ready, Warned
 from cluster.errors import EngineError, PermanentEngineError, RayscendError
 from cluster.nodes import engine_host, serve_log_folder
 from cluster.registry import RENEW_PERIOD_S, Ask
@@ -76,7 +77,7 @@ class EngineReplica:
         self._coordinator = CoordinatorClient()
         self._progress = Progress(settings.stall_after_s, settings.stall_limit_s)
         self._metrics = ReplicaMetrics(RaySink(Source.REPLICA), spec.served_model_name)
-        self._process: EngineProcess | None = None
+        self._group: EngineGroup | None = None
         self._leases: list[Lease] = []
         self._load = IDLE
         self._tasks: list[asyncio.Task[None]] = []
@@ -127,9 +128,9 @@ class EngineReplica:
         """Drain, then stop: Serve awaits this up to graceful_shutdown_timeout_s."""
         for task in self._tasks:
             task.cancel()
-        if self._process is not None:
-            await self._drain(self._process)
-            await self._process.stop(STOP_GRACE_S)
+        if self._group is not None:
+            await self._drain(self._group)
+            await self._group.stop(STOP_GRACE_S)
         if self._renewing is not None:
             self._renewing.cancel()
         await self._coordinator.left(self._record.replica_id)
@@ -158,21 +159,20 @@ class EngineReplica:
         self._leases = await self._coordinator.lease(self._record.replica_id, [ask])
         site = Site(tuple(map(Seat, self._leases)))
         plan = self._engine.plan(self._spec, site)
-        self._process = EngineProcess(
-            self._engine, self._spec, plan, self._log_path, self._on_event
-        )
+        child = LocalChild(plan.head, self._log_path)
+        self._group = EngineGroup(self._engine, self._spec, plan, [child], self._on_event)
         self._change(ReplicaState.STARTING, ports=dict(site.head.ports))
         renewing = asyncio.create_task(self._renew())
         try:
             logger.info(f"Starting {self._spec.served_model_name} with {self._engine.name}.")
-            await self._process.start()
+            await self._group.start()
         finally:
             renewing.cancel()
-        self._change(ReplicaState.READY, url=self._process.url, phase="")
+        self._change(ReplicaState.READY, url=self._group.url, phase="")
         await self._coordinator.renew(self._record, self._leases)
         logger.info(
             f"{self._spec.served_model_name} is ready after {time.monotonic() - started:.1f} s "
-            f"at {self._process.url}."
+            f"at {self._group.url}."
         )
 
     def _on_event(self, event: EngineEvent) -> None:
@@ -216,11 +216,11 @@ class EngineReplica:
             await asyncio.sleep(0.1)
 
     async def _watch_progress(self) -> None:
-        assert self._process is not None
+        assert self._group is not None
         while True:
             await asyncio.sleep(STATS_PERIOD_S)
             try:
-                stats = await self._process.stats()
+                stats = await self._group.stats()
             except (OSError, ValueError):
                 continue
             self._metrics.update(stats)
@@ -236,14 +236,14 @@ class EngineReplica:
                 self._change(ReplicaState.READY, cause="")
 
     async def _die_with_engine(self) -> None:
-        assert self._process is not None
-        await self._end(await self._process.ended())
+        assert self._group is not None
+        await self._end(await self._group.ended())
 
     async def _end(self, error: RayscendError) -> None:
         """The engine is gone: so is this replica, at once; Serve makes another."""
         await self._tell_death(error)
-        if self._process is not None:
-            await self._process.stop(0)
+        if self._group is not None:
+            await self._group.stop(0)
         logging.shutdown()
         os._exit(1)
 
@@ -258,14 +258,14 @@ class EngineReplica:
         except (RayscendError, TimeoutError):
             logger.warning("The coordinator could not be told; it will notice.")
 
-    async def _drain(self, process: EngineProcess) -> None:
+    async def _drain(self, group: EngineGroup) -> None:
         """Serve what still comes for a moment, then wait until nothing runs or waits."""
         self._change(ReplicaState.DRAINING)
         deadline = time.monotonic() + self._settings.drain_timeout_s
         await asyncio.sleep(_LAST_REQUESTS_S)
         while time.monotonic() < deadline:
             try:
-                stats = await process.stats()
+                stats = await group.stats()
             except (OSError, ValueError):
                 return
             if not stats.running and not stats.waiting:

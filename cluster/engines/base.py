@@ -2,7 +2,7 @@
 
 An engine here is a table of facts and a few pure functions: how to check a request for a model,
 which command line to run, which log lines mark its phases and failures. What runs it is always
-the same: `process.EngineProcess`, over the supervisor.
+the same: `group.EngineGroup`, over the supervisor.
 """
 
 from __future__ import annotations

@@ -67,6 +67,11 @@ class EngineOutput:
         self._tail.append(line)
         return self.glance(line, now)
 
+    def overhear(self, name: str, line: str) -> None:
+        """Take a line of another of the engine's processes: it may tell a cause, but no phase."""
+        self._recent.append(line)
+        self._tail.append(f"{name}: {line}")
+
     def glance(self, text: str, now: float) -> PhaseStarted | None:
         """Take one state of a progress bar: it may begin a phase, but is no line to keep."""
         self.last_line = text

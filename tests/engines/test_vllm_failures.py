@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from cluster.engines import EngineSpec, engine_named
-from cluster.engines.process import EngineProcess
+from cluster.engines.child import LocalChild
+from cluster.engines.group import EngineGroup
 from cluster.engines.supervisor import processes_of
 from cluster.errors import EngineError, PermanentEngineError, TransientEngineError
 from cluster.ports import free_port
@@ -30,10 +31,11 @@ def spec(tiny_model: Path, tmp_path: Path) -> EngineSpec:
 async def failure(spec: EngineSpec, log: Path, port: int = 0) -> EngineError:
     engine = engine_named("vllm")
     plan = engine.plan(spec, one_node(port or free_port()))
-    process = EngineProcess(engine, spec, plan, log, lambda event: None)
+    child = LocalChild(plan.head, log)
+    group = EngineGroup(engine, spec, plan, [child], lambda event: None)
     with pytest.raises(EngineError) as caught:
-        await process.start()
-    assert not processes_of(process.tree_id)
+        await group.start()
+    assert not processes_of(child.tree_id)
     return caught.value
 
 

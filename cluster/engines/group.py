@@ -1,24 +1,23 @@
-"""The supervisor's client: an engine process from its start to its end, in one event loop."""
+"""A running engine: all processes of a launch plan, from their start to their end, as one.
+
+One of them gone, all are gone: what the others would do alone is wait for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-import sys
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 
-from cluster.engines import supervisor
 from cluster.engines.base import Engine, EngineSpec, LaunchPlan, Stats
+from cluster.engines.child import GRACE_S, Child, Message
 from cluster.engines.phases import (
     EngineOutput,
     PhaseStarted,
@@ -26,23 +25,15 @@ from cluster.engines.phases import (
     killed_from_outside,
     looks_like_warning,
 )
-from cluster.errors import EngineError, PermanentEngineError, TransientEngineError
-from cluster.ports import listeners
+from cluster.errors import EngineError, TransientEngineError
 
 logger = logging.getLogger(__name__)
-
-LOG_MAX_BYTES = 64 << 20
-LOG_BACKUPS = 3
-GRACE_S = 3.0
 
 _HEALTH_PERIOD_S = 0.15
 _HEALTH_LIMIT = aiohttp.ClientTimeout(total=5)
 _PROBE_LIMIT = aiohttp.ClientTimeout(total=None)  # the phase's limit holds
 _STATS_LIMIT = aiohttp.ClientTimeout(total=2)
 _CRASH_NOTICE_S = 3.0
-_ORPHANS_GRACE_S = 0.2
-_STOP_MARGIN_S = 3.0
-_MESSAGE_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -62,10 +53,10 @@ class Ready:
 EngineEvent = PhaseStarted | Warned | Ready
 
 
-class EngineProcess:
-    """One engine under its supervisor. Make it inside the running event loop; start it once.
+class EngineGroup:
+    """The processes of one engine. Make it inside the running event loop; start it once.
 
-    `log_path` receives the engine's whole output, `on_event` what is worth telling about it.
+    `children` run `plan.processes`, in this order; `on_event` hears what is worth telling.
     """
 
     def __init__(
@@ -73,26 +64,20 @@ class EngineProcess:
         engine: Engine,
         spec: EngineSpec,
         plan: LaunchPlan,
-        log_path: Path,
+        children: Sequence[Child],
         on_event: Callable[[EngineEvent], None],
     ) -> None:
         self.url = plan.url
         self.pid: int | None = None
-        self._engine, self._spec, self._plan = engine, spec, plan.head
-        self._log_path, self._on_event = log_path, on_event
-        self.tree_id = uuid.uuid4().hex
+        self._engine, self._spec, self._plan = engine, spec, plan
+        self.children, self._on_event = children, on_event
         self._loop = asyncio.get_running_loop()
         self._output = EngineOutput(engine, time.monotonic())
         self._death: asyncio.Future[EngineError] = self._loop.create_future()
-        self._supervisor: asyncio.subprocess.Process | None = None
-        self._follower: asyncio.Task[None] | None = None
         self._limit: asyncio.TimerHandle | None = None
-        self._http: aiohttp.ClientSession | None = None
+        self._http = aiohttp.ClientSession()
         self._ready = self._stopping = False
-
-    @property
-    def supervisor_pid(self) -> int | None:
-        return self._supervisor.pid if self._supervisor is not None else None
+        self._ending: asyncio.Task[None] | None = None
 
     @property
     def tail(self) -> tuple[str, ...]:
@@ -107,7 +92,7 @@ class EngineProcess:
         """
         begun = time.monotonic()
         try:
-            await self._spawn()
+            await self._start_children()
             await self._first_token()
         except BaseException:
             await asyncio.shield(self.stop(GRACE_S))
@@ -117,21 +102,16 @@ class EngineProcess:
         self._tell(Ready(time.monotonic() - begun))
 
     async def ended(self) -> EngineError:
-        """Wait until the engine dies by itself; return why. A `stop` is no death."""
+        """Wait until a process dies by itself; return why. A `stop` is no death."""
         return await asyncio.shield(self._death)
 
     async def stop(self, grace_s: float) -> None:
-        """End the engine: TERM, and KILL after `grace_s`. Return when its whole tree is gone."""
+        """End all: TERM, and KILL after `grace_s`. Return when every process's tree is gone."""
         if not self._ready:
             self._die(f"{self._engine.name} was stopped before it was ready", transient=True)
         self._stopping = True
-        if self._supervisor is None or self._follower is None:
-            return
-        self._send({"stop": grace_s})
-        done, _ = await asyncio.wait({self._follower}, timeout=grace_s + _STOP_MARGIN_S)
-        if not done:
-            await self._end_orphans(0)
-            await asyncio.wait({self._follower}, timeout=_STOP_MARGIN_S)
+        await asyncio.gather(*(child.stop(grace_s) for child in self.children))
+        await self._http.close()
 
     async def stats(self) -> Stats:
         """The engine's counters now.
@@ -140,7 +120,7 @@ class EngineProcess:
             OSError: it did not answer (TimeoutError: within 2 s).
             ValueError: it answered with something else.
         """
-        if self._http is None or self._http.closed:
+        if self._http.closed or self._death.done():
             raise ConnectionError(f"{self._engine.name} at {self.url} does not run")
         try:
             async with self._http.get(f"{self.url}/metrics", timeout=_STATS_LIMIT) as answer:
@@ -150,43 +130,11 @@ class EngineProcess:
         except aiohttp.ClientError as error:
             raise ConnectionError(f"GET {self.url}/metrics failed: {error}") from error
 
-    async def _spawn(self) -> None:
-        marks = {supervisor.TREE_ID: self.tree_id, "SPT_NOENV": "1"}
-        kept = {k: v for k, v in os.environ.items() if k not in self._plan.unset_env}
-        try:
-            self._log_path.parent.mkdir(parents=True, exist_ok=True)
-            with self._log_path.open("ab") as log:
-                self._supervisor = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-I", "-S", str(Path(supervisor.__file__).resolve())),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=log,
-                    env={**os.environ, **marks},
-                    start_new_session=True,
-                    limit=_MESSAGE_LIMIT,
-                )
-        except OSError as error:
-            raise PermanentEngineError(f"The supervisor could not be started: {error}") from error
-        self._http = aiohttp.ClientSession()
-        self._follower = asyncio.create_task(self._follow(self._supervisor))
+    async def _start_children(self) -> None:
         self._tell(PhaseStarted(self._output.phase.name))
         self._watch_limit()
-        self._send(
-            {
-                "argv": self._plan.argv,
-                "env": {**kept, **self._plan.env, **marks},
-                "log": str(self._log_path),
-                "log_max_bytes": LOG_MAX_BYTES,
-                "log_backups": LOG_BACKUPS,
-                "grace_s": GRACE_S,
-            }
-        )
-
-    def _send(self, message: dict[str, Any]) -> None:
-        assert self._supervisor is not None
-        assert self._supervisor.stdin is not None
-        if not self._supervisor.stdin.is_closing():
-            self._supervisor.stdin.write(json.dumps(message).encode() + b"\n")
+        for index, child in enumerate(self.children):
+            await child.start(partial(self._hear, index))
 
     async def _first_token(self) -> None:
         """Wait for the answer to the probe, or for what makes it impossible."""
@@ -204,7 +152,6 @@ class EngineProcess:
                 self._limit = None
 
     async def _answer(self) -> None:
-        assert self._http is not None
         while not await self._healthy():
             await asyncio.sleep(_HEALTH_PERIOD_S)
         self._begin(self._output.first_token(time.monotonic()))
@@ -224,8 +171,12 @@ class EngineProcess:
         await asyncio.sleep(_CRASH_NOTICE_S)
         raise self._output.explain(
             f"{self._engine.name}: its first request, POST {probe.path}, {told}",
-            remedy=f"its output is in {self._log_path}",
+            remedy=f"its output is in {self._head.log}",
         )
+
+    @property
+    def _head(self) -> Child:
+        return self.children[self._plan.head_index]
 
     async def _meet_no_stranger(self) -> None:
         """Make sure that it was our engine that answered.
@@ -235,9 +186,7 @@ class EngineProcess:
         """
         port = urlsplit(self.url).port
         assert port is not None
-        found = await asyncio.to_thread(listeners, port)
-        ours = await asyncio.to_thread(supervisor.processes_of, self.tree_id)
-        if strangers := {pid: name for pid, name in found.items() if pid not in ours}:
+        if strangers := await self._head.strangers(port):
             raise TransientEngineError(
                 f"{self._engine.name}: port {port} is also held by "
                 + ", ".join(f"process {pid} ({name})" for pid, name in strangers.items()),
@@ -247,60 +196,59 @@ class EngineProcess:
             )
 
     async def _healthy(self) -> bool:
-        assert self._http is not None
         try:
             async with self._http.get(f"{self.url}/health", timeout=_HEALTH_LIMIT) as answer:
                 return answer.status == 200
         except (aiohttp.ClientError, TimeoutError):
             return False
 
-    async def _follow(self, process: asyncio.subprocess.Process) -> None:
-        """Take the supervisor's messages until it and the whole tree are gone."""
-        assert process.stdout is not None
-        try:
-            async for message in process.stdout:
-                self._on_message(json.loads(message))
-            await self._end_orphans(_ORPHANS_GRACE_S)
-            self._die("The supervisor was killed, and its engine with it", transient=True)
-            await process.wait()
-        finally:
-            if self._http is not None:
-                await self._http.close()
-
-    async def _end_orphans(self, grace_s: float) -> None:
-        """End by its mark what a killed supervisor left; after an orderly end there is nothing."""
-        left = await asyncio.to_thread(supervisor.end_processes, self.tree_id, grace_s)
-        if left:
-            logger.error(f"Processes {left} of {self._engine.name} outlive SIGKILL.")
-
-    def _on_message(self, message: dict[str, Any]) -> None:
-        now = time.monotonic()
+    def _hear(self, index: int, message: Message) -> None:
+        """Take what process `index` says; the head's lines tell phases, all lines tell causes."""
+        now, head = time.monotonic(), index == self._plan.head_index
         match message:
             case {"line": str(text)}:
-                self._begin(self._output.add(text, now))
+                if head:
+                    self._begin(self._output.add(text, now))
+                else:
+                    self._output.overhear(self._plan.processes[index].name, text)
                 if looks_like_warning(text):
                     self._tell(Warned(text))
-            case {"progress": str(text)}:
+            case {"progress": str(text)} if head:
                 self._begin(self._output.glance(text, now))
             case {"dropped": int(count)}:
-                self._tell(Warned(f"{count} lines came too fast and are only in {self._log_path}"))
-            case {"started": int(pid)}:
+                log = self.children[index].log
+                self._tell(Warned(f"{count} lines came too fast and are only in {log}"))
+            case {"started": int(pid)} if head:
                 self.pid = pid
             case {"failed": str(why)}:
-                self._die("The engine could not be started", why)
+                self._die(f"{self._called(index)} could not be started", why)
+            case {"lost": str(why)}:
+                self._die(why, transient=True)
             case {"exited": int(code)}:
-                self._on_exit(code)
+                self._on_exit(index, code)
 
-    def _on_exit(self, code: int) -> None:
+    def _called(self, index: int) -> str:
+        """How a process is called before others: the engine's name, and which where it has many."""
+        engine = self._engine.name
+        many = len(self._plan.processes) > 1
+        return f"{engine}, {self._plan.processes[index].name}," if many else engine
+
+    def _on_exit(self, index: int, code: int) -> None:
         during = "" if self._ready else f' in the phase "{self._output.phase.name}"'
+        log = self.children[index].log
         self._die(
-            f"{self._engine.name} {ending(code)}{during}; its output is in {self._log_path}",
+            f"{self._called(index)} {ending(code)}{during}; its output is in {log}",
             transient=self._ready or killed_from_outside(code),
         )
 
     def _die(self, saw: str, why: str = "", transient: bool = False) -> None:
         if not self._death.done() and not self._stopping:
             self._death.set_result(self._output.explain(saw, why, transient=transient))
+            self._ending = self._loop.create_task(self._end_others())
+
+    async def _end_others(self) -> None:
+        """They wait for the dead one, and hold devices while they do."""
+        await asyncio.gather(*(child.stop(GRACE_S) for child in self.children))
 
     def _begin(self, started: PhaseStarted | None) -> None:
         if started is not None and not self._ready:
@@ -324,4 +272,4 @@ class EngineProcess:
             logger.exception("on_event failed")
 
 
-__all__ = ["EngineEvent", "EngineProcess", "PhaseStarted", "Ready", "Warned"]
+__all__ = ["EngineEvent", "EngineGroup", "PhaseStarted", "Ready", "Warned"]

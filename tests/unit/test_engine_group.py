@@ -1,4 +1,4 @@
-"""EngineProcess with real processes: small servers that start, fail and die in every way."""
+"""An engine of real processes: small servers that start, fail and die in every way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from cluster.engines import process
+from cluster.engines import child, group
 from cluster.engines.base import (
     EngineSpec,
     KnownFailure,
@@ -32,7 +32,8 @@ from cluster.engines.base import (
     Site,
     Stats,
 )
-from cluster.engines.process import EngineProcess, PhaseStarted, Ready, Warned
+from cluster.engines.child import LocalChild
+from cluster.engines.group import EngineGroup, PhaseStarted, Ready, Warned
 from cluster.engines.supervisor import end_processes, processes_of
 from cluster.errors import EngineError, PermanentEngineError, TransientEngineError
 from cluster.ports import free_port
@@ -115,10 +116,16 @@ class FakeEngine:
         return Stats(running=int(metrics.removeprefix("running ")))
 
 
-def made(script: str, log: Path, on_event: Callable[[Any], None], **changes: Any) -> EngineProcess:
+def made(script: str, log: Path, on_event: Callable[[Any], None], **changes: Any) -> EngineGroup:
     engine = FakeEngine(script, **changes)
     plan = engine.plan(SPEC, one_node(free_port()))
-    return EngineProcess(engine, SPEC, plan, log, on_event)
+    return EngineGroup(engine, SPEC, plan, [LocalChild(plan.head, log)], on_event)
+
+
+def child_of(engine: EngineGroup) -> LocalChild:
+    (only,) = engine.children
+    assert isinstance(only, LocalChild)
+    return only
 
 
 @dataclass
@@ -127,7 +134,7 @@ class Bench:
 
     folder: Path
     events: list[Any] = field(default_factory=list)
-    processes: list[EngineProcess] = field(default_factory=list)
+    processes: list[EngineGroup] = field(default_factory=list)
 
     @property
     def log(self) -> Path:
@@ -139,14 +146,25 @@ class Bench:
         path.write_text(body.replace("{on_probe}", textwrap.indent(on_probe or "pass", " " * 8)))
         return str(path)
 
-    def make(self, before: str = "", on_probe: str = "", **changes: Any) -> EngineProcess:
+    def make(self, before: str = "", on_probe: str = "", **changes: Any) -> EngineGroup:
         script = self.script(before, on_probe)
         self.processes.append(made(script, self.log, self.events.append, **changes))
         return self.processes[-1]
 
 
-def tree(process: EngineProcess) -> list[int]:
-    return processes_of(process.tree_id)
+def tree(engine: EngineGroup) -> list[int]:
+    return processes_of(child_of(engine).tree_id)
+
+
+def kill_engine(engine: EngineGroup) -> None:
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGKILL)
+
+
+def kill_supervisor(engine: EngineGroup, signum: int = signal.SIGKILL) -> None:
+    pid = child_of(engine).supervisor_pid
+    assert pid is not None
+    os.kill(pid, signum)
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -157,8 +175,9 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "GRACE_S", 0.5)
-    monkeypatch.setattr(process, "_CRASH_NOTICE_S", 1.5)
+    monkeypatch.setattr(child, "GRACE_S", 0.5)
+    monkeypatch.setattr(group, "GRACE_S", 0.5)
+    monkeypatch.setattr(group, "_CRASH_NOTICE_S", 1.5)
 
 
 @pytest.fixture
@@ -193,7 +212,7 @@ async def test_start_tells_its_phases_and_ends_with_a_token(bench: Bench) -> Non
             pytest.fail(str(bench.events))
     assert engine.tail == ("loading weights", "WARNING hot", "serving")
     assert await engine.stats() == Stats(running=3)
-    assert {engine.pid, engine.supervisor_pid} == set(tree(engine))
+    assert {engine.pid, child_of(engine).supervisor_pid} == set(tree(engine))
     await engine.stop(5)
     assert tree(engine) == []
     assert bench.log.read_text() == "loading weights\nWARNING hot\nserving\n"
@@ -249,7 +268,7 @@ async def test_the_tail_is_the_last_fifty_lines_without_progress(bench: Bench) -
 
 async def test_an_interpreter_that_does_not_exist_is_named(bench: Bench) -> None:
     engine = bench.make()
-    object.__setattr__(engine._plan, "argv", ("/nowhere/python",))
+    object.__setattr__(child_of(engine)._plan, "argv", ("/nowhere/python",))
     assert "/nowhere/python" in str(await failure_of(engine.start()))
 
 
@@ -328,9 +347,8 @@ async def test_death_after_start_is_noticed_with_its_cause(bench: Bench, before:
 async def test_kill_of_the_supervisor_ends_the_tree_and_is_told(bench: Bench) -> None:
     engine = bench.make("stubborn_grandchild()")
     await engine.start()
-    assert engine.supervisor_pid is not None
     assert len(tree(engine)) == 3
-    os.kill(engine.supervisor_pid, signal.SIGKILL)
+    kill_supervisor(engine)
     error = await asyncio.wait_for(engine.ended(), LIMIT_S)
     assert "supervisor was killed" in str(error)
     assert tree(engine) == []
@@ -340,8 +358,7 @@ async def test_kill_of_the_supervisor_during_start_ends_the_start(bench: Bench) 
     engine = bench.make("stubborn_grandchild(); say('loading'); time.sleep(60)")
     starting = asyncio.create_task(engine.start())
     await eventually(lambda: "loading" in engine.tail)
-    assert engine.supervisor_pid is not None
-    os.kill(engine.supervisor_pid, signal.SIGKILL)
+    kill_supervisor(engine)
     assert "supervisor was killed" in str(await failure_of(starting))
     assert tree(engine) == []
 
@@ -385,11 +402,10 @@ async def test_stop_waits_for_the_engine_and_may_be_repeated(bench: Bench) -> No
 async def test_stop_ends_the_tree_of_a_supervisor_that_hangs(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_STOP_MARGIN_S", 0.5)
+    monkeypatch.setattr(child, "_STOP_MARGIN_S", 0.5)
     engine = bench.make("stubborn_grandchild()")
     await engine.start()
-    assert engine.supervisor_pid is not None
-    os.kill(engine.supervisor_pid, signal.SIGSTOP)
+    kill_supervisor(engine, signal.SIGSTOP)
     await engine.stop(0.2)
     assert tree(engine) == []
 
@@ -423,7 +439,7 @@ async def test_other_children_do_not_hold_the_lifeline_and_stop_closes_it(bench:
 @pytest.mark.parametrize("before", ["say('up'); time.sleep(60)", "say('up')"])
 def test_kill_of_the_actor_leaves_nothing_also_during_start(tmp_path: Path, before: str) -> None:
     script = Bench(tmp_path).script(f"stubborn_grandchild(); {before}")
-    root = str(Path(process.__file__).parents[2])
+    root = str(Path(group.__file__).parents[2])
     with subprocess.Popen(
         [sys.executable, __file__, script, str(tmp_path / "engine.log")],
         stdout=subprocess.PIPE,
@@ -437,7 +453,7 @@ def test_kill_of_the_actor_leaves_nothing_also_during_start(tmp_path: Path, befo
             assert any(wanted in line for line in actor.stdout)
             assert len(processes_of(tree_id)) == 3
             actor.kill()
-            deadline = time.monotonic() + process.GRACE_S + LIMIT_S
+            deadline = time.monotonic() + child.GRACE_S + LIMIT_S
             while processes_of(tree_id):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
@@ -451,10 +467,10 @@ def test_it_runs_in_rays_event_loop_outside_the_main_thread(tmp_path: Path) -> N
     bench = Bench(tmp_path)
 
     async def live_and_die() -> None:
-        for victim in ("pid", "supervisor_pid"):
+        for kill in (kill_engine, kill_supervisor):
             engine = bench.make("stubborn_grandchild()")
             await engine.start()
-            os.kill(getattr(engine, victim), signal.SIGKILL)
+            kill(engine)
             await asyncio.wait_for(engine.ended(), LIMIT_S)
             await engine.stop(0)
             assert tree(engine) == []
@@ -481,9 +497,9 @@ def test_it_runs_in_rays_event_loop_outside_the_main_thread(tmp_path: Path) -> N
 
 async def _act(script: str, log: str) -> None:
     """What an actor does: start an engine, and wait to be killed."""
-    process.GRACE_S = 0.5
+    child.GRACE_S = 0.5
     engine = made(script, Path(log), lambda event: None)
-    print(engine.tree_id, flush=True)
+    print(child_of(engine).tree_id, flush=True)
     starting = asyncio.create_task(engine.start())
     while "up" not in engine.tail:
         await asyncio.sleep(0.02)
